@@ -1,0 +1,370 @@
+//! A claim: the request to hold a key, as the server gets to see it.
+//!
+//! In: what `request.rs` gathered. Out: what a backend needs to ask, and what it saw while asking.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::Key;
+use crate::time::UnixMillis;
+
+/// The random identity of one claim: 128 bits. Whoever knows it can release the lock, so it is
+/// never logged; `Debug` hides it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Token(u128);
+
+impl Token {
+    /// A new one from the system's source of randomness.
+    ///
+    /// # Errors
+    ///
+    /// What the system says when it has no randomness to give.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)?;
+        Ok(Token(u128::from_be_bytes(bytes)))
+    }
+
+    /// The token as 32 hexadecimal digits. A secret: keep it out of logs.
+    pub fn expose(self) -> String {
+        format!("{:032x}", self.0)
+    }
+
+    /// Reads what [`expose`](Self::expose) wrote; `None` if it is something else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        u128::from_str_radix(text, 16).ok().filter(|_| hex).map(Token)
+    }
+}
+
+impl From<Token> for String {
+    fn from(token: Token) -> String {
+        token.expose()
+    }
+}
+
+impl TryFrom<String> for Token {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Token::parse(&text).ok_or("a token is 32 hexadecimal digits")
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// How much of a key is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// All of it, alone.
+    Exclusive,
+    /// `permits` of `capacity`: a semaphore's place, a reader's share, a writer's whole.
+    Permits {
+        /// How many this claim takes.
+        permits: u32,
+        /// How many there are.
+        capacity: u32,
+    },
+}
+
+/// Who is asking: the process, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Client {
+    /// The machine's name.
+    pub host: String,
+    /// The process id there.
+    pub pid: u32,
+    /// The user's name, or `uid 1000` if it has none.
+    pub user: String,
+    /// The program's name.
+    pub program: String,
+}
+
+impl Client {
+    /// This process.
+    pub fn this_process() -> &'static Client {
+        static THIS: OnceLock<Client> = OnceLock::new();
+        THIS.get_or_init(|| Client {
+            host: host_name(),
+            pid: std::process::id(),
+            user: user_name(),
+            program: program_name(),
+        })
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}/{}", self.user, self.host, self.pid)
+    }
+}
+
+#[cfg(unix)]
+fn host_name() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".into())
+}
+
+fn user_name() -> String {
+    let named =
+        ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    named.filter(|name| !name.is_empty()).unwrap_or_else(user_number)
+}
+
+#[cfg(unix)]
+fn user_number() -> String {
+    format!("uid {}", rustix::process::getuid().as_raw())
+}
+
+#[cfg(not(unix))]
+fn user_number() -> String {
+    "unknown".into()
+}
+
+fn program_name() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_stem().map_or_else(|| "unknown".into(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A lock's holder as others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The process; `None` if a program that is not ours holds it, or its record is unreadable.
+    pub client: Option<Client>,
+    /// Since when, by the holder's wall clock.
+    pub since: Option<UnixMillis>,
+    /// What the caller named this claim, if it did: a trace or request id.
+    pub label: Option<String>,
+    /// Why it is held, if the caller said.
+    pub reason: Option<String>,
+    /// How much of the lease is left; `None` where a lease has no end.
+    pub lease_left: Option<Duration>,
+    /// Released already, and kept closed for the rest of its minimum time.
+    pub closing: bool,
+}
+
+impl Holder {
+    /// A holder of whom nothing is known.
+    pub fn unknown() -> Self {
+        Holder {
+            client: None,
+            since: None,
+            label: None,
+            reason: None,
+            lease_left: None,
+            closing: false,
+        }
+    }
+
+    /// The holder that `claim` makes.
+    pub fn of(claim: &Claim, since: UnixMillis) -> Self {
+        Holder {
+            client: Some(Client::this_process().clone()),
+            since: Some(since),
+            label: claim.label().map(Into::into),
+            reason: claim.reason().map(Into::into),
+            ..Holder::unknown()
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.client {
+            Some(client) => client.fmt(f),
+            None => f.write_str("an unknown holder"),
+        }
+    }
+}
+
+/// What a waiting claim last saw: who is in the way, and how far from the front it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sight {
+    /// Who holds the lock.
+    pub holder: Option<Holder>,
+    /// Our place in the engine's queue, one for the next; `None` where the engine has none.
+    pub place: Option<u64>,
+}
+
+impl Sight {
+    /// A holder seen in the way, from this place in the queue.
+    pub fn of(holder: Holder, place: Option<u64>) -> Self {
+        Sight { holder: Some(holder), place }
+    }
+}
+
+/// A request to hold a key: made once, sent as often as needed, always under the same token.
+#[derive(Debug)]
+pub struct Claim {
+    key: Key,
+    token: Token,
+    terms: Terms,
+    sight: Mutex<Sight>,
+}
+
+/// What a claim asks for. Made with [`Terms::new`] and its setters.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    mode: Mode,
+    ttl: Duration,
+    renewed: bool,
+    shared_owner: Option<Arc<str>>,
+    label: Option<Arc<str>>,
+    reason: Option<Arc<str>>,
+    retry_interval: Duration,
+}
+
+impl Terms {
+    /// An exclusive claim of `ttl` that will be renewed.
+    pub fn new(ttl: Duration) -> Self {
+        Terms {
+            mode: Mode::Exclusive,
+            ttl,
+            renewed: true,
+            shared_owner: None,
+            label: None,
+            reason: None,
+            retry_interval: crate::options::RETRY_INTERVAL_DEFAULT,
+        }
+    }
+
+    /// How much of the key is claimed.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Whether the holder will renew it. One that will not must not share a session with others that are.
+    pub fn renewed(mut self, renewed: bool) -> Self {
+        self.renewed = renewed;
+        self
+    }
+
+    /// An owner that several processes declare to be the same; its claims count up instead of excluding each other.
+    pub fn shared_owner(mut self, owner: Option<Arc<str>>) -> Self {
+        self.shared_owner = owner;
+        self
+    }
+
+    /// What to show for it.
+    pub fn label(mut self, label: Option<Arc<str>>) -> Self {
+        self.label = label;
+        self
+    }
+
+    /// Why, for whoever waits.
+    pub fn reason(mut self, reason: Option<Arc<str>>) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    /// How long to pause between attempts where only polling can tell.
+    pub fn retry_interval(mut self, interval: Duration) -> Self {
+        self.retry_interval = interval;
+        self
+    }
+}
+
+impl Claim {
+    /// A claim on `key` under a token of its own.
+    pub fn new(key: Key, token: Token, terms: Terms) -> Self {
+        Claim { key, token, terms, sight: Mutex::default() }
+    }
+
+    /// What is claimed.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The claim's identity at the server.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// How much of the key is claimed.
+    pub fn mode(&self) -> Mode {
+        self.terms.mode
+    }
+
+    /// How long the grant is to last, unless renewed.
+    pub fn ttl(&self) -> Duration {
+        self.terms.ttl
+    }
+
+    /// Whether it will be renewed.
+    pub fn renewed(&self) -> bool {
+        self.terms.renewed
+    }
+
+    /// The owner that several processes share, if one was declared.
+    pub fn shared_owner(&self) -> Option<&str> {
+        self.terms.shared_owner.as_deref()
+    }
+
+    /// What to show for it.
+    pub fn label(&self) -> Option<&str> {
+        self.terms.label.as_deref()
+    }
+
+    /// Why it is held.
+    pub fn reason(&self) -> Option<&str> {
+        self.terms.reason.as_deref()
+    }
+
+    /// How long to pause between attempts where only polling can tell.
+    pub fn retry_interval(&self) -> Duration {
+        self.terms.retry_interval
+    }
+
+    /// Called by a backend while the claim waits: what is in the way.
+    pub fn saw(&self, sight: Sight) {
+        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
+    }
+
+    /// What the backend last saw in the way.
+    pub fn sight(&self) -> Sight {
+        self.sight.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a local waiter with `terms` can take this claim over as it stands at the server.
+    /// Labels do not matter: to the server, the holder is the process.
+    pub(crate) fn fits(&self, terms: &Terms) -> bool {
+        self.terms.mode == terms.mode
+            && self.terms.ttl == terms.ttl
+            && self.terms.renewed == terms.renewed
+            && self.terms.shared_owner.is_none()
+            && terms.shared_owner.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token survives writing down, is 128 bits long, and shows itself to nobody who only debugs.
+    #[test]
+    fn tokens_round_trip_and_hide() {
+        let token = Token::random().unwrap();
+        assert_eq!(Token::parse(&token.expose()), Some(token));
+        assert_eq!(token.expose().len(), 32);
+        assert_eq!(format!("{token:?}"), "Token(…)");
+        assert_ne!(token, Token::random().unwrap());
+        assert_eq!(Token::parse("+0000000000000000000000000000001"), None);
+    }
+}

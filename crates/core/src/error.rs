@@ -1,0 +1,424 @@
+//! What can go wrong, in words for people and predicates for code.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::backend::{Fault, FaultKind, Loss};
+use crate::claim::Holder;
+use crate::key::Key;
+
+/// Why a call did not do what was asked.
+///
+/// Opaque: ask it with the predicates. "Held by another" is no error for `try_lock`; for a `lock`
+/// with a bound it is [`is_busy`](Self::is_busy). An answer that never came is
+/// [`is_unknown`](Self::is_unknown), and never reported as "not acquired".
+///
+/// ```
+/// # tokio_test(async {
+/// use std::time::Duration;
+/// use tenure_core::{Locker, Memory};
+///
+/// let locker = Locker::new(Memory::space("errors"));
+/// let _guard = locker.lock("order:42").await?;
+/// let error = locker.lock("order:42").wait(Duration::ZERO).await.unwrap_err();
+/// assert!(error.is_busy());
+/// assert_eq!(error.key().map(|key| key.as_str()), Some("order:42"));
+/// # Ok::<(), tenure_core::Error>(()) });
+/// # fn tokio_test<T>(f: impl Future<Output = Result<T, tenure_core::Error>>) {
+/// #     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(f).unwrap();
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Error(Box<Why>);
+
+#[derive(Clone, Debug)]
+enum Why {
+    Busy { key: Key, waited: Waited, holder: Option<Holder> },
+    Cancelled { key: Key, waited: Duration },
+    Closed { key: Option<Key> },
+    AlreadyHeld { key: Key, by: HeldBy },
+    NotHeld { key: Key },
+    Lost { key: Key, loss: Loss },
+    TooLate { key: Key, ttl: Duration, took: Duration },
+    Forked { key: Key },
+    InBackground { what: &'static str },
+    Invalid { message: String },
+    Backend { key: Option<Key>, fault: Fault },
+}
+
+/// How a wait was bounded that came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    Not,
+    For { limit: Duration, elapsed: Duration },
+    Attempts { made: u32, elapsed: Duration },
+}
+
+/// Who in this process holds a key already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBy {
+    ThisOwner,
+    ThisProcess,
+}
+
+impl Error {
+    pub(crate) fn busy(key: &Key, waited: Waited, holder: Option<Holder>) -> Self {
+        Why::Busy { key: key.clone(), waited, holder }.into()
+    }
+
+    pub(crate) fn cancelled(key: &Key, waited: Duration) -> Self {
+        Why::Cancelled { key: key.clone(), waited }.into()
+    }
+
+    pub(crate) fn closed(key: Option<&Key>) -> Self {
+        Why::Closed { key: key.cloned() }.into()
+    }
+
+    pub(crate) fn already_held(key: &Key, by: HeldBy) -> Self {
+        Why::AlreadyHeld { key: key.clone(), by }.into()
+    }
+
+    pub(crate) fn not_held(key: &Key) -> Self {
+        Why::NotHeld { key: key.clone() }.into()
+    }
+
+    pub(crate) fn lost(key: &Key, loss: Loss) -> Self {
+        Why::Lost { key: key.clone(), loss }.into()
+    }
+
+    pub(crate) fn too_late(key: &Key, ttl: Duration, took: Duration) -> Self {
+        Why::TooLate { key: key.clone(), ttl, took }.into()
+    }
+
+    pub(crate) fn forked(key: &Key) -> Self {
+        Why::Forked { key: key.clone() }.into()
+    }
+
+    pub(crate) fn blocking_inside_runtime(what: &'static str) -> Self {
+        Why::InBackground { what }.into()
+    }
+
+    pub(crate) fn invalid_key(name: &str, flaw: String) -> Self {
+        let shown = shorten(name).escape_debug().to_string();
+        Self::invalid(format!("invalid key `{shown}`: {flaw}"))
+    }
+
+    pub(crate) fn backend(key: Option<&Key>, fault: Fault) -> Self {
+        Why::Backend { key: key.cloned(), fault }.into()
+    }
+
+    /// A value that was given makes no sense. The message names the value and what is allowed.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Why::Invalid { message: message.into() }.into()
+    }
+
+    /// Not acquired: another holds the lock, and the bound on waiting or attempts was reached.
+    pub fn is_busy(&self) -> bool {
+        matches!(*self.0, Why::Busy { .. })
+    }
+
+    /// Not acquired within a bounded wait; also [`is_busy`](Self::is_busy).
+    pub fn is_timeout(&self) -> bool {
+        matches!(*self.0, Why::Busy { waited: Waited::For { .. }, .. })
+    }
+
+    /// The future given to `cancel_on` ended the wait.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(*self.0, Why::Cancelled { .. })
+    }
+
+    /// The locker is shut down.
+    pub fn is_closed(&self) -> bool {
+        matches!(*self.0, Why::Closed { .. })
+    }
+
+    /// This process holds the lock already, and waiting for it was not wanted or would never end.
+    pub fn is_already_held(&self) -> bool {
+        matches!(*self.0, Why::AlreadyHeld { .. })
+    }
+
+    /// There is nothing here to release.
+    pub fn is_not_held(&self) -> bool {
+        matches!(*self.0, Why::NotHeld { .. })
+    }
+
+    /// The lock was granted, and ended before it was released.
+    pub fn is_lost(&self) -> bool {
+        matches!(*self.0, Why::Lost { .. })
+    }
+
+    /// A value that was given makes no sense.
+    pub fn is_invalid(&self) -> bool {
+        matches!(*self.0, Why::Invalid { .. } | Why::InBackground { .. })
+            || self.fault_is(FaultKind::Invalid)
+    }
+
+    /// The engine could not be asked, or a grant took longer than its ttl. It may work later.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(*self.0, Why::TooLate { .. }) || self.fault_is(FaultKind::Unavailable)
+    }
+
+    /// The engine was asked and did not answer: it may have been done. What is left of it is
+    /// undone in the background.
+    pub fn is_unknown(&self) -> bool {
+        self.fault_is(FaultKind::Unknown)
+    }
+
+    /// The engine said no for good: missing rights, a full disk, a corrupt count.
+    pub fn is_refused(&self) -> bool {
+        self.fault_is(FaultKind::Refused)
+    }
+
+    /// This engine cannot do that.
+    pub fn is_unsupported(&self) -> bool {
+        self.fault_is(FaultKind::Unsupported)
+    }
+
+    fn fault_is(&self, kind: FaultKind) -> bool {
+        matches!(&*self.0, Why::Backend { fault, .. } if fault.kind() == kind)
+    }
+
+    /// The lock it is about.
+    pub fn key(&self) -> Option<&Key> {
+        match &*self.0 {
+            Why::Busy { key, .. }
+            | Why::Cancelled { key, .. }
+            | Why::AlreadyHeld { key, .. }
+            | Why::NotHeld { key }
+            | Why::Lost { key, .. }
+            | Why::TooLate { key, .. }
+            | Why::Forked { key } => Some(key),
+            Why::Closed { key } | Why::Backend { key, .. } => key.as_ref(),
+            Why::InBackground { .. } | Why::Invalid { .. } => None,
+        }
+    }
+
+    /// Who held the lock, where that was seen.
+    pub fn holder(&self) -> Option<&Holder> {
+        match &*self.0 {
+            Why::Busy { holder, .. } => holder.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// How long the call waited before it gave up.
+    pub fn waited(&self) -> Option<Duration> {
+        match &*self.0 {
+            Why::Busy { waited: Waited::Not, .. } => Some(Duration::ZERO),
+            Why::Busy {
+                waited: Waited::For { elapsed, .. } | Waited::Attempts { elapsed, .. },
+                ..
+            } => Some(*elapsed),
+            Why::Cancelled { waited, .. } => Some(*waited),
+            _ => None,
+        }
+    }
+
+    /// Why it was lost, if it was.
+    pub fn loss(&self) -> Option<&Loss> {
+        match &*self.0 {
+            Why::Lost { loss, .. } => Some(loss),
+            _ => None,
+        }
+    }
+}
+
+/// Enough of a value to recognise it.
+fn shorten(name: &str) -> String {
+    const SHOWN: usize = 60;
+    match name.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.into(),
+    }
+}
+
+impl From<Why> for Error {
+    fn from(why: Why) -> Self {
+        Error(Box::new(why))
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Why::Busy { key, waited, holder } => {
+                write!(f, "lock `{key}` not acquired{waited}")?;
+                holder.as_ref().map_or(Ok(()), |holder| write!(f, ": held by `{holder}`"))
+            }
+            Why::Cancelled { key, waited } => {
+                write!(f, "lock `{key}` not acquired: the wait was cancelled after {waited:.1?}")
+            }
+            Why::Closed { key: Some(key) } => write!(f, "lock `{key}`: the locker is shut down"),
+            Why::Closed { key: None } => f.write_str("the locker is shut down"),
+            Why::AlreadyHeld { key, by: HeldBy::ThisOwner } => {
+                write!(f, "lock `{key}` is already held by this owner")
+            }
+            Why::AlreadyHeld { key, by: HeldBy::ThisProcess } => {
+                write!(f, "lock `{key}` is already held in this process")
+            }
+            Why::NotHeld { key } => write!(f, "lock `{key}` is not held here"),
+            Why::Lost { key, loss } => write!(f, "lock `{key}` was lost: {loss}"),
+            Why::TooLate { key, ttl, took } => {
+                write!(
+                    f,
+                    "lock `{key}` not acquired: the grant took {took:.1?}, too long for a ttl of {ttl:?}"
+                )
+            }
+            Why::Forked { key } => {
+                write!(f, "lock `{key}` belongs to the process that forked this one")
+            }
+            Why::InBackground { what } => {
+                write!(
+                    f,
+                    "`{what}` would block the async runtime it was called in; use `tenure::Locker` there"
+                )
+            }
+            Why::Invalid { message } => f.write_str(message),
+            Why::Backend { key, fault } => write_fault(f, key.as_ref(), fault.kind()),
+        }
+    }
+}
+
+fn write_fault(f: &mut fmt::Formatter<'_>, key: Option<&Key>, kind: FaultKind) -> fmt::Result {
+    if let Some(key) = key {
+        write!(f, "lock `{key}`: ")?;
+    }
+    f.write_str(match kind {
+        FaultKind::Unavailable => "backend unavailable",
+        FaultKind::Unknown => "no answer from the backend, it may have been done",
+        FaultKind::Refused => "refused by the backend",
+        FaultKind::Invalid => "not valid for this backend",
+        FaultKind::Unsupported => "not supported by this backend",
+    })
+}
+
+impl fmt::Display for Waited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Waited::Not => Ok(()),
+            Waited::For { limit, .. } => write!(f, " within {limit:?}"),
+            Waited::Attempts { made: 1, .. } => f.write_str(" after 1 attempt"),
+            Waited::Attempts { made, .. } => write!(f, " after {made} attempts"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Why::Backend { fault, .. } => Some(fault),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::Client;
+
+    fn key() -> Key {
+        Key::new("order:42").unwrap()
+    }
+
+    fn holder() -> Holder {
+        let client =
+            Client { host: "ci-7".into(), pid: 812, user: "deploy".into(), program: "api".into() };
+        Holder { client: Some(client), ..Holder::unknown() }
+    }
+
+    /// Every message, in full.
+    #[test]
+    fn messages() {
+        let five = Duration::from_secs(5);
+        let in_time = Waited::For { limit: five, elapsed: five };
+        let tries = Waited::Attempts { made: 3, elapsed: five };
+        let fault = |kind| Error::backend(Some(&key()), Fault::new(kind, "connection refused"));
+        let cases = [
+            (
+                Error::busy(&key(), in_time, Some(holder())),
+                "lock `order:42` not acquired within 5s: held by `deploy@ci-7/812`",
+            ),
+            (Error::busy(&key(), tries, None), "lock `order:42` not acquired after 3 attempts"),
+            (
+                Error::busy(&key(), Waited::Not, Some(Holder::unknown())),
+                "lock `order:42` not acquired: held by `an unknown holder`",
+            ),
+            (
+                Error::cancelled(&key(), Duration::from_millis(1200)),
+                "lock `order:42` not acquired: the wait was cancelled after 1.2s",
+            ),
+            (Error::closed(Some(&key())), "lock `order:42`: the locker is shut down"),
+            (Error::closed(None), "the locker is shut down"),
+            (
+                Error::already_held(&key(), HeldBy::ThisOwner),
+                "lock `order:42` is already held by this owner",
+            ),
+            (
+                Error::already_held(&key(), HeldBy::ThisProcess),
+                "lock `order:42` is already held in this process",
+            ),
+            (Error::not_held(&key()), "lock `order:42` is not held here"),
+            (
+                Error::lost(&key(), Loss::Expired),
+                "lock `order:42` was lost: no renewal was confirmed in time",
+            ),
+            (
+                Error::lost(&key(), Loss::Gone),
+                "lock `order:42` was lost: the server no longer knows it as ours",
+            ),
+            (
+                Error::lost(&key(), Loss::Forced("ann: stuck".into())),
+                "lock `order:42` was lost: released by force: ann: stuck",
+            ),
+            (
+                Error::lost(&key(), Loss::MaxHold),
+                "lock `order:42` was lost: held for as long as allowed",
+            ),
+            (
+                Error::lost(&key(), Loss::Session),
+                "lock `order:42` was lost: the session with the server ended",
+            ),
+            (
+                Error::lost(&key(), Loss::Shutdown),
+                "lock `order:42` was lost: the locker was shut down",
+            ),
+            (
+                Error::too_late(&key(), Duration::from_millis(10), Duration::from_millis(12)),
+                "lock `order:42` not acquired: the grant took 12.0ms, too long for a ttl of 10ms",
+            ),
+            (Error::forked(&key()), "lock `order:42` belongs to the process that forked this one"),
+            (fault(FaultKind::Unavailable), "lock `order:42`: backend unavailable"),
+            (
+                fault(FaultKind::Unknown),
+                "lock `order:42`: no answer from the backend, it may have been done",
+            ),
+            (fault(FaultKind::Refused), "lock `order:42`: refused by the backend"),
+            (fault(FaultKind::Invalid), "lock `order:42`: not valid for this backend"),
+            (fault(FaultKind::Unsupported), "lock `order:42`: not supported by this backend"),
+            (
+                Error::blocking_inside_runtime("lock"),
+                "`lock` would block the async runtime it was called in; use `tenure::Locker` there",
+            ),
+        ];
+        for (error, message) in cases {
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    /// A message never repeats its source, and the source is there.
+    #[test]
+    fn faults_are_sources() {
+        let fault = Fault::new(FaultKind::Unavailable, "connection refused");
+        let error = Error::backend(None, fault);
+        assert_eq!(error.to_string(), "backend unavailable");
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), "connection refused");
+    }
+}

@@ -1,0 +1,264 @@
+//! Defaults, and the relations between options. One place for both.
+
+use std::time::Duration;
+
+use crate::backend::Capabilities;
+use crate::error::Error;
+
+/// How long a dead holder keeps others out. Thirty seconds rides out a failover;
+/// renewal comes at a third, so two may fail in a row.
+pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
+/// The shortest ttl: below it the margin and one round trip leave nothing to rely on.
+pub const TTL_MIN: Duration = Duration::from_millis(10);
+/// The longest ttl. Who wants to hold a lock for more than a year wants something else.
+pub const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How often to look again where nobody tells: often enough for people, rare enough for servers.
+pub const RETRY_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
+/// The shortest pause between two looks: a shorter one is a busy loop on somebody else's server.
+pub const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// When a held lease is renewed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Renew {
+    /// At a third of the ttl.
+    #[default]
+    Auto,
+    /// At this fraction of the ttl, between 0 and 0.5.
+    Ratio(f64),
+    /// This often.
+    Every(Duration),
+    /// Never: the lock ends with its ttl.
+    Off,
+}
+
+impl Renew {
+    /// How long after a grant or renewal of `ttl` the next one is due.
+    pub(crate) fn interval(self, ttl: Duration) -> Option<Duration> {
+        match self {
+            Renew::Auto => Some(ttl / 3),
+            Renew::Ratio(ratio) => Some(ttl.mul_f64(ratio)),
+            Renew::Every(interval) => Some(interval),
+            Renew::Off => None,
+        }
+    }
+}
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wait {
+    #[default]
+    Forever,
+    For(Duration),
+}
+
+/// What to do when another owner of the same process holds the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WithinProcess {
+    /// Wait one's turn, as with `tokio::sync::Mutex`.
+    #[default]
+    Queue,
+    /// Fail at once with an error that [is already held](Error::is_already_held).
+    Fail,
+}
+
+/// What happens when an owner asks for what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reentry {
+    /// It gets it again, counted.
+    #[default]
+    Allow,
+    /// It is an error that [is already held](Error::is_already_held).
+    Refuse,
+}
+
+/// The options of a claim; a [`Locker`](crate::Locker) has them as defaults, each call can override them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) attempts: Option<u32>,
+    pub(crate) retry_interval: Duration,
+    pub(crate) renew: Renew,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Duration,
+    pub(crate) within_process: WithinProcess,
+    pub(crate) reentry: Reentry,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            ttl: TTL_DEFAULT,
+            wait: Wait::Forever,
+            attempts: None,
+            retry_interval: RETRY_INTERVAL_DEFAULT,
+            renew: Renew::Auto,
+            max_hold: None,
+            at_least: Duration::ZERO,
+            within_process: WithinProcess::Queue,
+            reentry: Reentry::Allow,
+        }
+    }
+}
+
+impl Options {
+    /// Checks every value and every relation, before anything is sent.
+    pub(crate) fn validate(&self, engine: &Capabilities) -> Result<(), Error> {
+        self.validate_ttl(engine)?;
+        self.validate_renewal()?;
+        self.validate_waiting()?;
+        self.validate_holding()
+    }
+
+    fn validate_ttl(&self, engine: &Capabilities) -> Result<(), Error> {
+        let (ttl, name) = (self.ttl, engine.engine);
+        if !(engine.ttl_min..=TTL_MAX).contains(&ttl) {
+            let min = engine.ttl_min;
+            return refuse(format!(
+                "ttl ({ttl:?}) must be between {min:?} and {TTL_MAX:?} on `{name}`"
+            ));
+        }
+        if ttl.as_nanos() % engine.ttl_unit.as_nanos() != 0 {
+            let unit = engine.ttl_unit;
+            return refuse(format!("ttl ({ttl:?}) must be a multiple of {unit:?} on `{name}`"));
+        }
+        Ok(())
+    }
+
+    fn validate_renewal(&self) -> Result<(), Error> {
+        let ttl = self.ttl;
+        if let Renew::Ratio(ratio) = self.renew
+            && !(ratio > 0.0 && ratio < 0.5)
+        {
+            return refuse(format!("renew ratio ({ratio}) must be between 0 and 0.5"));
+        }
+        match self.renew.interval(ttl) {
+            Some(every) if every.is_zero() => {
+                refuse("renew_every (0ns) must be more than zero".into())
+            }
+            Some(every) if every * 2 >= ttl => {
+                refuse(format!("renew_every ({every:?}) must be less than half of ttl ({ttl:?})"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_waiting(&self) -> Result<(), Error> {
+        let interval = self.retry_interval;
+        if interval < RETRY_INTERVAL_MIN {
+            return refuse(format!(
+                "retry_interval ({interval:?}) must be at least {RETRY_INTERVAL_MIN:?}"
+            ));
+        }
+        if self.attempts == Some(0) {
+            return refuse("attempts (0) must be at least 1".into());
+        }
+        Ok(())
+    }
+
+    fn validate_holding(&self) -> Result<(), Error> {
+        let Some(max_hold) = self.max_hold else { return Ok(()) };
+        if max_hold.is_zero() {
+            return refuse("max_hold (0ns) must be more than zero".into());
+        }
+        if self.at_least > max_hold {
+            let at_least = self.at_least;
+            return refuse(format!(
+                "at_least ({at_least:?}) must not be more than max_hold ({max_hold:?})"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn refuse(message: String) -> Result<(), Error> {
+    Err(Error::invalid(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Options)) -> Result<(), String> {
+        let mut options = Options::default();
+        change(&mut options);
+        options.validate(&Capabilities::full("memory")).map_err(|error| error.to_string())
+    }
+
+    fn refused(change: impl FnOnce(&mut Options)) -> String {
+        check(change).unwrap_err()
+    }
+
+    /// A ttl that no server could keep is refused by name and value.
+    #[test]
+    fn t55_ttl_out_of_range() {
+        let bad = [
+            (Duration::ZERO, "0ns"),
+            (Duration::from_nanos(1), "1ns"),
+            (Duration::from_millis(9), "9ms"),
+            (Duration::from_millis(u64::MAX), "18446744073709551.615s"),
+        ];
+        for (ttl, shown) in bad {
+            let message = format!("ttl ({shown}) must be between 10ms and 31536000s on `memory`");
+            assert_eq!(refused(|o| o.ttl = ttl), message);
+        }
+        let fraction = refused(|o| o.ttl = Duration::from_micros(10_500));
+        assert_eq!(fraction, "ttl (10.5ms) must be a multiple of 1ms on `memory`");
+    }
+
+    /// A renewal that leaves no room for a second try is refused.
+    #[test]
+    fn t57_renewal_too_late() {
+        let late = refused(|o| o.renew = Renew::Every(Duration::from_secs(20)));
+        assert_eq!(late, "renew_every (20s) must be less than half of ttl (30s)");
+        let half = refused(|o| o.renew = Renew::Every(Duration::from_secs(15)));
+        assert_eq!(half, "renew_every (15s) must be less than half of ttl (30s)");
+        assert_eq!(
+            refused(|o| o.renew = Renew::Ratio(0.5)),
+            "renew ratio (0.5) must be between 0 and 0.5"
+        );
+        assert_eq!(
+            refused(|o| o.renew = Renew::Ratio(f64::NAN)),
+            "renew ratio (NaN) must be between 0 and 0.5"
+        );
+        assert_eq!(
+            refused(|o| o.renew = Renew::Every(Duration::ZERO)),
+            "renew_every (0ns) must be more than zero"
+        );
+        assert_eq!(check(|o| o.renew = Renew::Every(Duration::from_secs(14))), Ok(()));
+    }
+
+    /// The other relations, each naming its values.
+    #[test]
+    fn other_values_are_checked() {
+        let fast = refused(|o| o.retry_interval = Duration::from_millis(9));
+        assert_eq!(fast, "retry_interval (9ms) must be at least 10ms");
+        assert_eq!(refused(|o| o.attempts = Some(0)), "attempts (0) must be at least 1");
+        assert_eq!(
+            refused(|o| o.max_hold = Some(Duration::ZERO)),
+            "max_hold (0ns) must be more than zero"
+        );
+        let odd = refused(|o| {
+            o.max_hold = Some(Duration::from_secs(1));
+            o.at_least = Duration::from_secs(2);
+        });
+        assert_eq!(odd, "at_least (2s) must not be more than max_hold (1s)");
+    }
+
+    /// An engine that counts in seconds says so.
+    #[test]
+    fn t55_the_engine_has_a_say() {
+        let mut engine = Capabilities::full("etcd");
+        (engine.ttl_unit, engine.ttl_min) = (Duration::from_secs(1), Duration::from_secs(2));
+        let with =
+            |ttl| Options { ttl, ..Options::default() }.validate(&engine).unwrap_err().to_string();
+        assert_eq!(
+            with(Duration::from_secs(1)),
+            "ttl (1s) must be between 2s and 31536000s on `etcd`"
+        );
+        assert_eq!(
+            with(Duration::from_millis(2500)),
+            "ttl (2.5s) must be a multiple of 1s on `etcd`"
+        );
+    }
+}
