@@ -20,7 +20,7 @@ use crate::key::Key;
 /// What is found in a lock's place.
 enum Found {
     Free,
-    Held(Option<Record>),
+    Held(Option<Box<Record>>),
 }
 
 impl Shared {

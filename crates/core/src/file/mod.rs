@@ -78,7 +78,7 @@ pub struct FileLocks {
 enum Step {
     Granted(Grant),
     /// By another; `None` if it did not say who it is.
-    Held(Option<Record>),
+    Held(Option<Box<Record>>),
     /// Nobody holds it, and nobody may until then.
     Closed(Holder, Time),
 }
@@ -109,7 +109,7 @@ impl FileLocks {
         self.check(claim)?;
         for _ in 1..SETTLE_TRIES {
             match self.step(claim).await? {
-                Step::Held(record) if !record.as_ref().is_some_and(Record::is_alive) => {
+                Step::Held(record) if !record.as_deref().is_some_and(Record::is_alive) => {
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 step => return Ok(self.answer(step)),
@@ -126,7 +126,7 @@ impl FileLocks {
         }
     }
 
-    fn holder(&self, record: Option<Record>) -> Holder {
+    fn holder(&self, record: Option<Box<Record>>) -> Holder {
         record.map_or_else(Holder::unknown, |record| record.holder(&self.shared.clock))
     }
 
@@ -276,7 +276,7 @@ impl FileLocks {
     fn close_for(&self, lease: &Lease, held: Held, span: Duration) -> Result<(), Fault> {
         let (claim, files) = (lease.claim(), &held.locked.files);
         let record = Record::read(files).filter(|record| record.token == claim.token());
-        let record = record.unwrap_or_else(|| Record::of(claim, lease.fence()));
+        let record = record.unwrap_or_else(|| Record::of(claim, lease.fence()).into());
         let written = record.closed_for(span, &self.shared.clock).write(files);
         match written {
             Ok(()) => held.locked.unlock(),

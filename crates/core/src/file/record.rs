@@ -63,10 +63,10 @@ impl Record {
     }
 
     /// The record as it is; `None` if there is none, or none that can be read.
-    pub(super) fn read(files: &Files) -> Option<Self> {
+    pub(super) fn read(files: &Files) -> Option<Box<Self>> {
         let mut text = Vec::new();
         read_only(&files.record).ok()?.take(SIZE_MAX).read_to_end(&mut text).ok()?;
-        let record: Record = serde_json::from_slice(&text).ok()?;
+        let record: Box<Record> = serde_json::from_slice(&text).ok()?;
         (record.version == VERSION).then_some(record)
     }
 
@@ -86,11 +86,11 @@ impl Record {
     }
 
     /// The record of a lock that nobody holds and nobody may have for `span`.
-    pub(super) fn closed_for(mut self, span: Duration, clock: &Clock) -> Self {
+    pub(super) fn closed_for(&self, span: Duration, clock: &Clock) -> Self {
         let until_nanos = moment(clock).after(span).as_nanos();
         let span_nanos = Time::from_nanos(0).after(span).as_nanos();
-        self.closed = Some(Closed { boot: boot_id().map(Into::into), until_nanos, span_nanos });
-        self
+        let closed = Closed { boot: boot_id().map(Into::into), until_nanos, span_nanos };
+        Record { closed: Some(closed), ..self.clone() }
     }
 
     /// How much longer the lock is closed; `None` if it is not (any more).
