@@ -22,7 +22,7 @@ mod mark;
 mod name;
 mod record;
 mod state;
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests;
 mod wait;
 

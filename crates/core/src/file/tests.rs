@@ -332,6 +332,7 @@ async fn a28_closed_ends_for_waiters() {
 
 /// A closed time that another run of the kernel wrote down is over.
 #[tokio::test]
+#[cfg(target_os = "linux")]
 async fn a28_a_reboot_opens() {
     let dir = Dir::new();
     let locks = dir.open();
@@ -395,7 +396,8 @@ async fn inspection() {
     assert_eq!(one[0].holders[0].fence, Some(a.fence()));
     assert_eq!(one[0].holders[0].token, Some(a.claim().token()));
     assert!(locks.inspect(&Query::Key(key("job:b"))).await.unwrap().is_empty());
-    (free(&locks, &a).await, free(&locks, &b).await);
+    free(&locks, &a).await;
+    free(&locks, &b).await;
     assert!(list(&locks, "*").await.is_empty());
     assert_eq!(dir.names(), ["fence"]);
 }
@@ -459,7 +461,8 @@ async fn a_removed_file_is_a_lost_lock() {
         assert_eq!(one.release(lost, Then::Free).await.unwrap(), Release::NotHeld);
     }
     assert_eq!(list(&one, "*").await.len(), 2);
-    (free(&two, &a).await, free(&two, &b).await);
+    free(&two, &a).await;
+    free(&two, &b).await;
     assert_eq!(dir.names(), ["fence"]);
 }
 
@@ -701,6 +704,7 @@ async fn c7_a_killed_holder_leaves_a_free_lock() {
 
 /// A waiter that is stopped, and then killed, keeps nobody else from the lock.
 #[tokio::test]
+#[cfg(target_os = "linux")]
 async fn a_stopped_waiter_costs_others_nothing() {
     use rustix::process::{Pid, Signal, kill_process};
     let dir = Dir::new();
@@ -709,6 +713,8 @@ async fn a_stopped_waiter_costs_others_nothing() {
     let mut child = child("child_holds", &dir);
     until_contended(&one, &lease).await;
     kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    // The signal is only sent so far; until it arrives, the child can still win the lock and stop with it.
+    until("the child to stop", async || is_stopped(child.id())).await;
     let waiting = claim("a");
     let task = wait(&two, &waiting);
     until("our own place", async || two.shared.state().tickets.len() == 1).await;
@@ -718,6 +724,14 @@ async fn a_stopped_waiter_costs_others_nothing() {
     child.wait().unwrap();
     two.abandon(&waiting).await.unwrap();
     assert_eq!(dir.names(), ["fence"]);
+}
+
+/// Whether all threads of the process are stopped.
+#[cfg(target_os = "linux")]
+fn is_stopped(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let state = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap();
+    tasks.map(|task| state(task.unwrap())).all(|status| status.contains("State:\tT"))
 }
 
 /// On a full disk a claim is refused with the file that did not fit, and leaves nothing; a lock that is held
