@@ -231,7 +231,13 @@ impl Engine {
             self.take_answer(lease, answer, sent);
         };
         let asked = self.backend.renew(std::slice::from_ref(lease), &answer);
-        let unanswered = self.bounded(async { Ok(asked.await) }).await.err();
+        let unanswered = self
+            .bounded(async {
+                asked.await;
+                Ok(())
+            })
+            .await
+            .err();
         let trouble = trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (lease.ended(), unanswered.or(trouble)) {
             (Some(Ended::Lost(loss)), _) => Err(Error::lost(key, loss)),
