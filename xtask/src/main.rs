@@ -21,9 +21,13 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args.as_slice() {
         ["test"] => test(1),
-        ["test", "--times", times] => times.parse().map_err(|_| format!("`{times}` is no number")).and_then(test),
+        ["test", "--times", times] => {
+            times.parse().map_err(|_| format!("`{times}` is no number")).and_then(test)
+        }
         ["setup"] => packages::install(),
-        ["bench", rest @ ..] => cargo(&[&["run", "--release", "-p", "tenure-bench", "--"], rest].concat()),
+        ["bench", rest @ ..] => {
+            cargo(&[&["run", "--release", "-p", "tenure-bench", "--"], rest].concat())
+        }
         _ => Err(HELP.into()),
     };
     match done {
@@ -41,7 +45,10 @@ fn test(times: u32) -> Done {
     tidy::check()?;
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
-    shell::run(shell::cargo_command(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    shell::run(
+        shell::cargo_command(&["doc", "--workspace", "--no-deps", "--locked"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
     // Binaries that tests start must be there before the first of them runs.
     cargo(&["build", "--workspace", "--all-targets", "--locked"])?;
     for round in 1..=times {

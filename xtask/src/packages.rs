@@ -9,13 +9,19 @@ const NEEDED: [(&str, &str); 2] = [("faketime", "faketime"), ("unshare", "util-l
 
 /// Installs what is missing, and only that.
 pub fn install() -> Done {
-    let missing: Vec<&str> = NEEDED.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+    let missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(program, _)| !is_there(program))
+        .map(|(_, package)| *package)
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let list = missing.join(" ");
     if !is_there("apt-get") {
-        return Err(format!("xtask: the tests need {list}, and there is no apt-get to install them with"));
+        return Err(format!(
+            "xtask: the tests need {list}, and there is no apt-get to install them with"
+        ));
     }
     eprintln!("xtask: installing {list}, which the tests need");
     run(&mut apt(&["update", "-qq"]))?;

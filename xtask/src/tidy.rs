@@ -20,7 +20,9 @@ pub fn check() -> Done {
 }
 
 fn files() -> Result<Vec<String>, String> {
-    let output = Command::new("git").args(["ls-files", "--cached", "--others", "--exclude-standard"]).output();
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .output();
     let output = output.map_err(|error| format!("xtask: `git ls-files` cannot be run: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(Into::into).collect())
 }
@@ -47,7 +49,12 @@ fn rust_flaws(path: &str, text: &str, lines: usize) -> Vec<String> {
         flaws.push(format!("{path}: no header that says what comes in and what goes out"));
     }
     // Spelled apart, so that this file does not find itself.
-    let banned = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("#[", "ignore"), concat!("FIX", "ME")];
+    let banned = [
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("#[", "ignore"),
+        concat!("FIX", "ME"),
+    ];
     for (number, line) in text.lines().enumerate() {
         for word in banned.iter().filter(|word| line.contains(**word)) {
             flaws.push(format!("{path}:{}: `{word}`", number + 1));

@@ -159,7 +159,10 @@ async fn by_attempts(
             return Err(Error::busy(&ask.key, waited, holder));
         }
         let pause = engine.clock.sleep(jittered(ask.options.retry_interval));
-        bounds.within(pause, Some(&engine.closing)).await.map_err(|end| bounds.error(ask, end, holder))?;
+        bounds
+            .within(pause, Some(&engine.closing))
+            .await
+            .map_err(|end| bounds.error(ask, end, holder))?;
         made += 1;
     }
 }

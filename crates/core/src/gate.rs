@@ -571,7 +571,11 @@ impl Tenancy {
         let claim = self.lease.claim();
         let shared = claim.shared_owner().is_some() || next.shared_owner().is_some();
         let unlike = claim.renewed() != next.is_renewed();
-        if shared || unlike || self.is_turn_of_pollers(can, now) || self.lease.ended_by(now).is_some() {
+        if shared
+            || unlike
+            || self.is_turn_of_pollers(can, now)
+            || self.lease.ended_by(now).is_some()
+        {
             return None;
         }
         if self.lease.is_contended() {
