@@ -168,6 +168,14 @@ impl Claimant {
         &self.owner
     }
 
+    /// The same with its claims numbered from `first` on: claimants who share an owner's name must
+    /// not share numbers.
+    #[must_use]
+    pub fn numbered(self, first: u64) -> Self {
+        self.claims.store(first, Ordering::Relaxed);
+        self
+    }
+
     /// Notes that it is about to ask for `key`.
     pub fn asks(&self, key: &str) -> Noted {
         let claim = self.claims.fetch_add(1, Ordering::Relaxed);

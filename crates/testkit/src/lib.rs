@@ -16,5 +16,7 @@
 pub mod dice;
 pub mod history;
 pub mod judge;
+pub mod meddle;
 pub mod register;
+pub mod seeded;
 pub mod wait;

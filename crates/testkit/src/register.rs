@@ -91,11 +91,7 @@ impl Register {
         let accepted = self.check.accept(key, fence).is_ok();
         self.with(key, |tally| {
             tally.refused += u64::from(!accepted);
-            Seen {
-                fence,
-                fenced: accepted.then_some(tally.fenced_value),
-                plain: tally.plain_value,
-            }
+            Seen { fence, fenced: accepted.then_some(tally.fenced_value), plain: tally.plain_value }
         })
     }
 
@@ -142,7 +138,8 @@ impl FileRegister {
     ///
     /// If the file cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let options =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         options.map(FileRegister)
     }
 
@@ -171,7 +168,9 @@ impl FileRegister {
         self.with(|state| {
             state.tally.plain_value = seen.plain + 1;
             state.tally.plain_writes += 1;
-            let Some(value) = seen.fenced.filter(|_| state.accept(seen.fence)) else { return false };
+            let Some(value) = seen.fenced.filter(|_| state.accept(seen.fence)) else {
+                return false;
+            };
             state.tally.fenced_value = value + 1;
             state.tally.fenced_writes += 1;
             true
@@ -205,7 +204,6 @@ struct State {
     fence: u64,
     tally: Tally,
 }
-
 
 impl State {
     /// The comparison of [`FenceCheck`], on a number in a file.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::Reached;
 use super::grants::Hold;
 use super::verdict::{Latencies, Offence};
-use super::Reached;
 use crate::register::Tally;
 
 /// The low bits of a fence count local hand-offs within one grant of the server.

@@ -15,6 +15,9 @@ mod checks;
 mod grants;
 mod verdict;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::history::History;

@@ -73,13 +73,19 @@ impl fmt::Display for Offence {
             }
             Offence::UpdateLost { tally } => {
                 let Tally { fenced_writes, fenced_value, .. } = tally;
-                write!(f, "a fenced value lost updates: {fenced_writes} writes, but it stands at {fenced_value}")
+                write!(
+                    f,
+                    "a fenced value lost updates: {fenced_writes} writes, but it stands at {fenced_value}"
+                )
             }
             Offence::NotHad(Reached { key, after: None, within }) => {
                 write!(f, "`{key}` could not be had within {within:?} of the last fault")
             }
             Offence::NotHad(Reached { key, after: Some(after), within }) => {
-                write!(f, "`{key}` could be had only {after:?} after the last fault, not {within:?}")
+                write!(
+                    f,
+                    "`{key}` could be had only {after:?} after the last fault, not {within:?}"
+                )
             }
             Offence::NothingGranted => f.write_str("nothing was ever granted"),
         }
@@ -228,8 +234,14 @@ impl fmt::Display for Verdict {
         writeln!(f, "(and {exempt} exempt), repeated fences {repeated}")?;
         let (lost, twin) = (tally.fenced_lost(), tally.plain_lost());
         write!(f, "fenced register: {lost} of {} updates lost, ", tally.fenced_writes)?;
-        write!(f, "{} refused; unfenced twin: {twin} of {} lost", tally.refused, tally.plain_writes)?;
-        if let (Some(p50), Some(p99)) = (self.latencies.percentile(50), self.latencies.percentile(99)) {
+        write!(
+            f,
+            "{} refused; unfenced twin: {twin} of {} lost",
+            tally.refused, tally.plain_writes
+        )?;
+        if let (Some(p50), Some(p99)) =
+            (self.latencies.percentile(50), self.latencies.percentile(99))
+        {
             let count = self.latencies.count();
             write!(f, "\nloss latency of {count}: p50 {p50:.1?}, p99 {p99:.1?}")?;
         }
