@@ -13,10 +13,12 @@
     reason = "test code: what is unexpected ends the test, and says where"
 )]
 
+pub mod conformance;
 pub mod dice;
 pub mod history;
 pub mod judge;
 pub mod meddle;
+pub mod process;
 pub mod register;
 pub mod seeded;
 pub mod wait;

@@ -3,11 +3,11 @@
 //! In: a real backend and a [`Meddler`] that overrides the calls it cares about. Out: a backend for
 //! a `Locker`. [`Plain`] overrides nothing: it makes a backend of an `Arc` of one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::backend::{
-    Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Notices, Query, Release,
-    Renewal, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Notices, Query,
+    Release, Renewal, Term, Then,
 };
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Key, Lease, Token};
@@ -23,7 +23,7 @@ pub trait Meddler: Send + Sync + 'static {
     fn try_acquire<'a>(
         &'a self,
         inner: &'a dyn Backend,
-        claim: &'a Claim,
+        claim: &'a Arc<Claim>,
     ) -> BoxFuture<'a, Result<Attempt, Fault>> {
         inner.try_acquire(claim)
     }
@@ -32,7 +32,7 @@ pub trait Meddler: Send + Sync + 'static {
     fn acquire<'a>(
         &'a self,
         inner: &'a dyn Backend,
-        claim: &'a Claim,
+        claim: &'a Arc<Claim>,
     ) -> BoxFuture<'a, Result<Grant, Fault>> {
         inner.acquire(claim)
     }
@@ -42,15 +42,16 @@ pub trait Meddler: Send + Sync + 'static {
         &'a self,
         inner: &'a dyn Backend,
         leases: &'a [Arc<Lease>],
-    ) -> BoxFuture<'a, Vec<Renewal>> {
-        inner.renew(leases)
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        inner.renew(leases, answers)
     }
 
     /// Instead of [`Backend::release`].
     fn release<'a>(
         &'a self,
         inner: &'a dyn Backend,
-        lease: &'a Lease,
+        lease: &'a Arc<Lease>,
         then: Then,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         inner.release(lease, then)
@@ -60,7 +61,7 @@ pub trait Meddler: Send + Sync + 'static {
     fn abandon<'a>(
         &'a self,
         inner: &'a dyn Backend,
-        claim: &'a Claim,
+        claim: &'a Arc<Claim>,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         inner.abandon(claim)
     }
@@ -86,6 +87,17 @@ impl<M: Meddler> Meddled<M> {
     }
 }
 
+/// Renews and gives one answer for each lease, `None` where there was none.
+pub async fn renewals(backend: &dyn Backend, leases: &[Arc<Lease>]) -> Vec<Option<Renewal>> {
+    let given = Mutex::new(leases.iter().map(|_| None).collect::<Vec<_>>());
+    let answers = |index: usize, renewal| {
+        let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
+        given[index] = Some(renewal);
+    };
+    backend.renew(leases, &answers).await;
+    given.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl<M: Meddler> Backend for Meddled<M> {
     fn capabilities(&self) -> Capabilities {
         self.meddler.capabilities(&*self.inner)
@@ -95,28 +107,44 @@ impl<M: Meddler> Backend for Meddled<M> {
         self.inner.clock()
     }
 
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Attempt, Fault>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
         self.meddler.try_acquire(&*self.inner, claim)
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Fault>> {
+    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
         self.meddler.acquire(&*self.inner, claim)
     }
 
-    fn renew<'a>(&'a self, leases: &'a [Arc<Lease>]) -> BoxFuture<'a, Vec<Renewal>> {
-        self.meddler.renew(&*self.inner, leases)
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        self.meddler.renew(&*self.inner, leases, answers)
     }
 
     fn release<'a>(
         &'a self,
-        lease: &'a Lease,
+        lease: &'a Arc<Lease>,
         then: Then,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         self.meddler.release(&*self.inner, lease, then)
     }
 
-    fn abandon<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<(), Fault>> {
+    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
         self.meddler.abandon(&*self.inner, claim)
+    }
+
+    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+        self.inner.adopt(claim)
+    }
+
+    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+        self.inner.let_go(lease)
+    }
+
+    fn tend(&self) -> BoxFuture<'_, ()> {
+        self.inner.tend()
     }
 
     fn heed(&self, lease: &Arc<Lease>) {

@@ -25,7 +25,7 @@ pub async fn a_dropped_local_wait_leaves_nothing<F: Fixture>(f: &F) {
     let (dropped, stays) = (start(a.lock(&key)).await, start(a.lock(&key)).await);
     drop(dropped);
     guard.release().await.unwrap();
-    within("the next task's turn", stays).await.unwrap();
+    let _guard = within("the next task's turn", stays).await.unwrap();
 }
 
 /// A10: the task that waits at the server is dropped, and the next task of its process goes on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::{Client, Error, Owner, Reentry};
 
 use super::Fixture;
-use super::support::{hold, is_lost, refused, soon_lost};
+use super::support::{is_lost, refused, soon_lost};
 
 /// Which of the predicates hold.
 fn kinds(error: &Error) -> Vec<&'static str> {

@@ -203,9 +203,10 @@ mod tests {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             let source = std::fs::read_to_string(&path).unwrap();
-            let names = source.split("pub async fn ").skip(1).filter_map(|rest| {
-                rest.split_once("<F: Fixture>").map(|(name, _)| name)
-            });
+            let names = source
+                .split("pub async fn ")
+                .skip(1)
+                .filter_map(|rest| rest.split_once("<F: Fixture>").map(|(name, _)| name));
             for name in names.filter(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_')) {
                 assert!(list.contains(&format!(" {name},")), "`{name}` of {path:?} is not listed");
                 cases += 1;

@@ -111,7 +111,7 @@ pub async fn defaults<F: Fixture>(f: &F) {
     }
     let wait = start(b.lock(&key)).await;
     guard.release().await.unwrap();
-    within("a wait without bound", wait).await.unwrap();
+    let _guard = within("a wait without bound", wait).await.unwrap();
 }
 
 /// A21: every default can be overridden by a call.

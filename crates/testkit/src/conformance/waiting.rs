@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::{Locker, WithinProcess};
+use tenure_core::{Error, Guard, Locker, WithinProcess};
 use tokio::sync::oneshot;
 
-use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are};
+use super::{Fixture, Started};
 use crate::wait::within;
 
 /// A8: a bounded wait ends as a timeout, and not before its time.
@@ -70,7 +70,7 @@ pub async fn attempts_can_succeed<F: Fixture>(f: &F) {
     let pause = Duration::from_millis(10);
     let trying = start(b.lock(&key).attempts(100_000).retry_interval(pause)).await;
     guard.release().await.unwrap();
-    within("a later attempt", trying).await.unwrap();
+    let _guard = within("a later attempt", trying).await.unwrap();
 }
 
 /// A8: a signal ends the wait as cancelled, at once.
@@ -91,7 +91,7 @@ pub async fn a_signal_cancels<F: Fixture>(f: &F) {
 pub async fn a_silent_signal_does_no_harm<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let request = a.lock(&key).cancel_on(std::future::pending());
-    within("a free lock", request.into_future()).await.unwrap();
+    let _guard = within("a free lock", request.into_future()).await.unwrap();
 }
 
 /// A8, A26: a shutdown ends waits as closed, which is neither busy nor cancelled.
@@ -154,16 +154,15 @@ fn quick(locker: &Locker, key: &str) -> tenure_core::Lock {
     locker.lock(key).retry_interval(Duration::from_millis(10))
 }
 
+type Wait = Started<Result<Guard, Error>>;
+
 /// Releases `guard`, lets everybody have the lock, and says in which order they did.
-async fn served(
-    guard: tenure_core::Guard,
-    waits: Vec<(usize, super::Started<Result<tenure_core::Guard, tenure_core::Error>>)>,
-) -> Vec<usize> {
+async fn served(guard: Guard, waits: Vec<(usize, Wait)>) -> Vec<usize> {
     let order = Arc::new(Mutex::new(Vec::new()));
-    let serve = |(number, wait): (usize, super::Started<_>)| {
+    let serve = |(number, wait): (usize, Wait)| {
         let order = order.clone();
         tokio::spawn(async move {
-            let guard: tenure_core::Guard = wait.await.unwrap();
+            let guard = wait.await.unwrap();
             order.lock().unwrap().push(number);
             guard.release().await.unwrap();
         })
@@ -183,7 +182,8 @@ pub async fn a_busy_process_lets_others_in<F: Fixture>(f: &F) {
     let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(hog(a.clone(), key.clone()))).collect();
     let ttl = Duration::from_millis(300);
     let request = quick(&b, &key).ttl(ttl.max(f.capabilities().await.ttl_min));
-    within("the other process's turn", request.into_future()).await.unwrap();
+    let guard = within("the other process's turn", request.into_future()).await.unwrap();
+    drop(guard);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     becomes_free(&a, &key).await;
 }

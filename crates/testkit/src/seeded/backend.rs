@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Attempt, Backend, BoxFuture, Fault, FaultKind, Grant, Release, Renewal, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Fault, FaultKind, Grant, Release, Renewal, Term, Then,
 };
 use tenure_core::time::{self, Clock, Time};
 use tenure_core::{Claim, Key, Lease, Memory, Terms, Token};
 
 use crate::history::{Claimant, Event, Noted, Recorder};
 use crate::judge::{Judge, Reached, Verdict};
-use crate::meddle::{Meddled, Meddler};
+use crate::meddle::{Meddled, Meddler, renewals};
 use crate::register::{Register, Seen};
 
 /// What is wrong with the backend or with whoever uses it.
@@ -136,7 +136,7 @@ impl Stage {
         let held = self.client("holder").lock().await.expect("free");
         let lease = held.lease.clone();
         held.release(self).await;
-        self.backend().renew(&[lease]).await;
+        renewals(&self.backend(), &[lease]).await;
     }
 
     /// A holder that was paused for longer than its ttl, goes on, and renews.
@@ -224,6 +224,7 @@ impl Client<'_> {
         };
         self.stage.pass(Duration::from_millis(1));
         noted.granted(lease.fence(), valid_until);
+        self.stage.pass(Duration::from_millis(1));
         let seen = self.stage.register.read(KEY, lease.fence());
         Held { lease, noted, seen, valid_until }
     }
@@ -231,9 +232,9 @@ impl Client<'_> {
 
 impl Held {
     async fn renew(&mut self, stage: &Stage) {
-        let answers = stage.backend().renew(std::slice::from_ref(&self.lease)).await;
-        match answers.into_iter().next() {
-            Some(Renewal::Renewed { term: Term::Lease { from, ttl }, .. }) => {
+        let answers = renewals(&stage.backend(), std::slice::from_ref(&self.lease)).await;
+        match answers[..] {
+            [Some(Renewal::Renewed { term: Term::Lease { from, ttl }, .. })] => {
                 self.valid_until = self.valid_until.max(time::valid_until(from, ttl));
                 self.noted.extended(self.valid_until);
             }
@@ -278,9 +279,9 @@ impl Saboteur {
     fn number(&self, grant: Grant) -> Grant {
         match self.bug {
             Some(Bug::BareCounterFence) => {
-                Grant { fence: self.count.fetch_add(1, Ordering::Relaxed) + 1, ..grant }
+                Grant::new(self.count.fetch_add(1, Ordering::Relaxed) + 1, grant.term)
             }
-            Some(Bug::SameFence) => Grant { fence: 1, ..grant },
+            Some(Bug::SameFence) => Grant::new(1, grant.term),
             _ => grant,
         }
     }
@@ -290,7 +291,7 @@ impl Meddler for Saboteur {
     fn try_acquire<'a>(
         &'a self,
         inner: &'a dyn Backend,
-        claim: &'a Claim,
+        claim: &'a Arc<Claim>,
     ) -> BoxFuture<'a, Result<Attempt, Fault>> {
         Box::pin(async {
             let attempt = inner.try_acquire(claim).await?;
@@ -308,8 +309,9 @@ impl Meddler for Saboteur {
         &'a self,
         inner: &'a dyn Backend,
         leases: &'a [Arc<Lease>],
-    ) -> BoxFuture<'a, Vec<Renewal>> {
-        Box::pin(async {
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
             if self.is(Bug::RenewAfterRelease) {
                 for lease in leases {
                     let _ = inner.try_acquire(lease.claim()).await;
@@ -317,20 +319,20 @@ impl Meddler for Saboteur {
             }
             if self.is(Bug::RenewAfterEnd) {
                 let from = inner.clock().now();
-                let renewed = |lease: &Arc<Lease>| Renewal::Renewed {
-                    term: Term::Lease { from, ttl: lease.ttl() },
-                    contended: false,
-                };
-                return leases.iter().map(renewed).collect();
+                for (index, lease) in leases.iter().enumerate() {
+                    let term = Term::Lease { from, ttl: lease.ttl() };
+                    answers(index, Renewal::Renewed { term, contended: false });
+                }
+                return;
             }
-            inner.renew(leases).await
+            inner.renew(leases, answers).await;
         })
     }
 
     fn release<'a>(
         &'a self,
         inner: &'a dyn Backend,
-        lease: &'a Lease,
+        lease: &'a Arc<Lease>,
         then: Then,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         if self.is(Bug::ReleaseWithoutCompare) {
