@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::WaitIdOptions;
 
 use crate::wait::DEADLINE;
 
@@ -92,9 +93,15 @@ impl Program {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Stops it in its tracks (`SIGSTOP`).
+    /// Stops it in its tracks (`SIGSTOP`), and waits until it has stopped or ended: from then on it
+    /// does nothing.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
+        let id = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        let id = rustix::process::WaitId::Pid(id.expect("a process id fits"));
+        // Looking only: the end is left for `wait` to see.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let _ = rustix::process::waitid(id, options);
     }
 
     /// Lets it go on (`SIGCONT`).

@@ -50,3 +50,8 @@ pub fn eventually_blocking(what: &str, mut state: impl FnMut() -> bool) {
         std::thread::sleep(LOOK_EVERY);
     }
 }
+
+/// Lets `time` pass: how long faults go on, never how long a state takes to come.
+pub fn pass(time: Duration) {
+    std::thread::sleep(time);
+}
