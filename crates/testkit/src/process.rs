@@ -72,6 +72,13 @@ impl Program {
         }
     }
 
+    /// Forgets the lines that it has printed so far, so that the next one waited for is a new one.
+    pub fn forget_lines(&mut self) {
+        while let Ok(line) = self.lines.try_recv() {
+            self.remember(line);
+        }
+    }
+
     fn remember(&mut self, line: String) {
         self.seen.push_back(line);
         if self.seen.len() > SHOWN {

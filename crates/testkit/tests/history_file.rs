@@ -117,6 +117,7 @@ fn stopped_and_killed_processes_never_overlap() {
     }
     // Everybody moves again before the end.
     for (_, program) in &mut run.programs {
+        program.forget_lines();
         program.wait_for("released");
     }
     (0..PROCESSES).for_each(|victim| run.kill(victim));

@@ -47,7 +47,7 @@ pub(super) fn fence_order(holds: &[Hold], taken: &[(u64, &str)]) -> Order {
                 highest = highest.filter(|high| high.fence >= hold.fence).or(Some(hold));
             }
             match highest {
-                Some(high) if high.fence >= next.fence && !is_reentry(high, next) => {
+                Some(high) if high.fence >= next.fence && !is_reentry(next, &reported) => {
                     order.note(high, next, ended_silently(next, &reported, key, taken));
                 }
                 _ => {}
@@ -67,9 +67,13 @@ impl Order {
     }
 }
 
-/// The same owner's second guard carries the first one's fence.
-fn is_reentry(one: &Hold, other: &Hold) -> bool {
-    one.owner == other.owner && one.fence == other.fence
+/// The same owner's second guard carries the first one's fence, as long as that is held.
+fn is_reentry(hold: &Hold, all: &[&Hold]) -> bool {
+    let first = |other: &&Hold| {
+        let same = other.owner == hold.owner && other.fence == hold.fence;
+        same && other.claim != hold.claim && other.reported < hold.reported
+    };
+    all.iter().copied().filter(first).any(|other| hold.asked < other.end)
 }
 
 /// Whether `hold` was handed out from a lease that had been taken away at the server before.

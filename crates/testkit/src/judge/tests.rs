@@ -122,6 +122,21 @@ fn a_falling_fence_is_named() {
     run.verdict().assert_clean();
 }
 
+/// 2: an owner gets the fence that it holds again, but not one that it held once.
+#[test]
+fn an_ended_grant_is_not_reentered() {
+    let again = |at| {
+        let mut script = Script::default().locks(1, "a", 5, 100).releases(20, "a");
+        for (at, event) in
+            [(at, Event::Asked), (at + 1, Event::Granted { fence: 5, valid_until: 99 })]
+        {
+            script.0.push(Record { at, owner: "a".into(), claim: 1, key: "k".into(), event });
+        }
+        script.verdict().regressions()
+    };
+    assert_eq!((again(10), again(30)), (0, 1));
+}
+
 /// 2: claims that were under way at the same time may be granted in any order.
 #[test]
 fn concurrent_claims_have_no_order() {

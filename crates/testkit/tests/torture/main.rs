@@ -1,0 +1,11 @@
+//! The rows of the torture table that need no server, each with its number in the test's name.
+//!
+//! Rows 55–59 and what else every engine must survive are in the conformance suite.
+
+mod cancel;
+mod clock;
+mod input;
+mod process;
+mod renewal;
+mod runtime;
+mod support;
