@@ -100,7 +100,7 @@ pub(super) fn repeated_fences(holds: &[Hold]) -> Vec<Offence> {
 
 /// 3: the fenced value lost nothing.
 pub(super) fn lost_updates(tally: &Tally) -> Option<Offence> {
-    (tally.fenced_lost() > 0).then(|| Offence::UpdateLost { tally: *tally })
+    (tally.fenced_lost() > 0).then_some(Offence::UpdateLost { tally: *tally })
 }
 
 /// 4: each key could be had in time.

@@ -62,7 +62,7 @@ fn fences_jumped(history: &History) -> bool {
 fn t13_wall_clocks_that_jump() {
     let dir = Dir::fresh();
     let mut holders = ["ahead", "back"].map(|owner| spawn(&dir, &dir.url(), owner, &[]));
-    for by in [["+1h", "-1h"], ["-1h", "+1h"], ["+0", "+0"]] {
+    for by in [["+0", "+0"], ["+1h", "-1h"], ["-1h", "+1h"]] {
         jump(&dir, "ahead", by[0]);
         jump(&dir, "back", by[1]);
         for holder in &mut holders {
