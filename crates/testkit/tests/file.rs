@@ -1,5 +1,7 @@
 //! `file:` does what every engine must do.
 
+#![allow(clippy::expect_used, reason = "test code, also outside of `#[test]` functions")]
+
 use std::sync::Arc;
 
 use tempfile::TempDir;

@@ -1,5 +1,11 @@
 //! Several processes on `file:`, stopped, continued and killed by chance, and judged.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code, also outside of `#[test]` functions"
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,5 +1,11 @@
 //! Tasks of several lockers on `memory:`, doing everything at once, and judged.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code, also outside of `#[test]` functions"
+)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

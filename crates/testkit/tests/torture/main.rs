@@ -2,6 +2,8 @@
 //!
 //! Rows 55–59 and what else every engine must survive are in the conformance suite.
 
+#![allow(clippy::unwrap_used, reason = "test code, also outside of `#[test]` functions")]
+
 mod cancel;
 mod clock;
 mod input;
