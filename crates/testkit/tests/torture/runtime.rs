@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tenure_core::backend::Loss;
+use tenure_core::time::Clock;
 use tenure_core::{Locker, Memory};
 use tenure_testkit::wait::{eventually_blocking, within};
 use tokio::runtime::{Builder, Runtime};
@@ -124,4 +126,17 @@ fn t52_a_panicking_thread() {
     });
     assert!(panicked.join().is_err());
     becomes_free(&store, "k");
+}
+
+/// t68: a lock that is taken away right after its grant is heard of, also from a locker's very first one.
+///
+/// The clock stands still, so that no renewal and no expiry can bring the news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t68_the_first_notice_is_heard() {
+    for _ in 0..40 {
+        let memory = Memory::with_clock(Clock::manual());
+        let guard = memory.locker().lock("k").await.unwrap();
+        memory.revoke("k").unwrap();
+        assert_eq!(within("the loss", guard.lost()).await, Loss::Gone);
+    }
 }
