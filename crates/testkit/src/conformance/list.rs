@@ -5,7 +5,7 @@
 /// The fixture is an expression, evaluated anew for each test; it must be usable from a module
 /// inside this one.
 ///
-/// ```ignore
+/// ```text
 /// mod memory {
 ///     tenure_testkit::conformance!(crate::Fresh::new());
 /// }
