@@ -13,6 +13,12 @@
 #[macro_export]
 macro_rules! conformance {
     ($fixture:expr) => {
+        $crate::conformance_group! { $fixture; blocking:
+            a_thread_locks_and_releases,
+            a_thread_waits_its_turn,
+            a_thread_drops_its_guard,
+            inside_a_runtime_it_errs,
+        }
         $crate::conformance_group! { $fixture; cancel:
             a_dropped_wait_leaves_nothing,
             a_dropped_local_wait_leaves_nothing,

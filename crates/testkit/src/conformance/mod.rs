@@ -12,6 +12,7 @@
 mod list;
 mod support;
 
+pub mod blocking;
 pub mod cancel;
 pub mod contract;
 pub mod detach;

@@ -1,7 +1,7 @@
 //! The loop: lock, note, hold, update the registers, release, note.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use tenure::{Guard, Locker};
@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// End after so many rounds; without it, go on until killed.
     #[arg(long)]
     rounds: Option<u64>,
+    /// End after so much time.
+    #[arg(long = "for", value_parser = crate::duration)]
+    time: Option<Duration>,
     /// The ttl of each lock.
     #[arg(long, value_parser = crate::duration, default_value = "2s")]
     ttl: Duration,
@@ -47,8 +50,12 @@ pub(crate) async fn run(options: Options) {
     let claimant = recorder.claimant(format!("{}/0", options.owner));
     let mut dice = Dice::new(options.seed);
     println!("ready {}", std::process::id());
-    let mut round = 0;
-    while options.rounds.is_none_or(|rounds| round < rounds) {
+    let (mut round, start) = (0, Instant::now());
+    let goes_on = |round| {
+        let rounds_left = options.rounds.is_none_or(|rounds| round < rounds);
+        rounds_left && options.time.is_none_or(|time| start.elapsed() < time)
+    };
+    while goes_on(round) {
         one_round(&options, &locker, &claimant, &mut dice).await;
         round += 1;
     }

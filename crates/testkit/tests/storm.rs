@@ -1,4 +1,4 @@
-//! Tasks of several lockers on `memory:`, doing everything at once, and judged.
+//! Tasks of several lockers on `memory:` and on `file:`, doing everything at once, and judged.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Guard, Locker, Memory, Owner, Renew};
+use tenure_core::{FileLocks, Guard, Locker, Memory, Owner, Renew};
 use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Event, Noted, Recorder};
 use tenure_testkit::judge::{Judge, Reached, Verdict};
@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(3);
 /// What everybody shares.
 #[derive(Clone)]
 struct Run {
-    memory: Memory,
+    store: Arc<dyn Fn() -> Locker + Send + Sync>,
     recorder: Recorder,
     register: Arc<Register>,
     end: Instant,
@@ -41,9 +41,9 @@ struct Actor {
 }
 
 impl Run {
-    fn new(space: &str) -> Self {
+    fn new(store: impl Fn() -> Locker + Send + Sync + 'static) -> Self {
         Run {
-            memory: Memory::space(space),
+            store: Arc::new(store),
             recorder: Recorder::new(),
             register: Arc::new(Register::new()),
             end: Instant::now() + TIME,
@@ -54,7 +54,7 @@ impl Run {
     async fn play(&self, mut dice: Dice) {
         let mut actors = tokio::task::JoinSet::new();
         for process in 0..PROCESSES {
-            let locker = Locker::new(self.memory.clone());
+            let locker = (self.store)();
             for task in 0..TASKS {
                 actors.spawn(self.actor(process, task, &locker, dice.roll()).play());
             }
@@ -64,9 +64,10 @@ impl Run {
         }
     }
 
-    /// The last task of each process is an owner that all processes share.
+    /// The last task of each process is an owner that all processes share, where that can be.
     fn actor(&self, process: u64, task: u64, locker: &Locker, seed: u64) -> Actor {
-        let (name, owner) = match task == TASKS - 1 {
+        let can_share = locker.capabilities().shared_owners;
+        let (name, owner) = match task == TASKS - 1 && can_share {
             true => ("shared".into(), Owner::shared("shared")),
             false => (format!("p{process}/t{task}"), Owner::new()),
         };
@@ -76,7 +77,7 @@ impl Run {
     }
 
     async fn verdict(&self) -> Verdict {
-        let locker = Locker::new(self.memory.clone());
+        let locker = (self.store)();
         let mut facts = Vec::new();
         for key in KEYS {
             let start = Instant::now();
@@ -123,6 +124,7 @@ impl Actor {
     async fn lock(&mut self, key: &str) {
         let noted = self.claimant.asks(key);
         let mut request = self.locker.lock(key).owner(self.owner.clone());
+        request = request.retry_interval(Duration::from_millis(10));
         request = request.ttl(Duration::from_millis([200, 300, 2_000][self.pick(3)]));
         match self.dice.below(8) {
             0 => request = request.renew(Renew::Off).ttl(Duration::from_millis(20)),
@@ -186,11 +188,8 @@ impl Actor {
     }
 }
 
-/// A1, A10, A16, A17, A22: whatever tasks do, nobody overlaps, fences rise, no fenced update is lost.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_is_clean() {
+async fn is_clean(run: Run) {
     let (_, dice) = Dice::from_environment();
-    let run = Run::new("storm");
     run.play(dice).await;
     let verdict = run.verdict().await;
     println!("{verdict}");
@@ -198,12 +197,28 @@ async fn a_storm_is_clean() {
     assert!(verdict.grants > 100, "{verdict}");
 }
 
+/// A1, A10, A16, A17, A22: whatever tasks do, nobody overlaps, fences rise, no fenced update is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_on_memory_is_clean() {
+    is_clean(Run::new(|| Locker::new(Memory::space("storm")))).await;
+}
+
+/// The same on `file:`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_on_file_is_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    is_clean(Run::new(move || Locker::new(FileLocks::open(&path).unwrap()))).await;
+}
+
 /// t09: a server that forgets its locks lets two hold at once, for a while; the fences still rise,
 /// and no fenced update is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t09_a_forgetful_server_is_ordered() {
     let (_, mut dice) = Dice::from_environment();
-    let run = Run::new("forgetful");
+    let memory = Memory::space("forgetful");
+    let server = memory.clone();
+    let run = Run::new(move || Locker::new(server.clone()));
     let (faults, seed) = (run.clone(), dice.roll());
     let forgetting = tokio::spawn(async move {
         let mut dice = Dice::new(seed);
@@ -213,8 +228,8 @@ async fn t09_a_forgetful_server_is_ordered() {
             let key = *dice.pick(&KEYS);
             faults.recorder.note("fault", 0, key, Event::TakenAway);
             match dice.one_in(2) {
-                true => faults.memory.revoke(key).unwrap(),
-                false => faults.memory.expire(key).unwrap(),
+                true => memory.revoke(key).unwrap(),
+                false => memory.expire(key).unwrap(),
             };
         }
     });
