@@ -129,3 +129,17 @@ pub async fn a_closed_lock_is_closed_to_all<F: Fixture>(f: &F) {
     assert!(a.clock().now().since(before) >= shortest);
     assert!(again.is_held());
 }
+
+/// A28: whoever waited already gets a closed lock when it opens, not when its old lease would have ended.
+pub async fn a_waiter_gets_a_closed_lock<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    for waiter in [&a, &b] {
+        let request =
+            a.lock(&key).ttl(Duration::from_secs(600)).at_least(Duration::from_millis(300));
+        let guard = request.await.unwrap();
+        let wait = super::start(waiter.lock(&key).ttl(Duration::from_secs(600))).await;
+        guard.release().await.unwrap();
+        let next = within("the lock to open", wait).await.unwrap();
+        next.release().await.unwrap();
+    }
+}

@@ -92,6 +92,7 @@ macro_rules! conformance {
             at_least_keeps_it_closed,
             at_least_is_no_more,
             a_closed_lock_is_closed_to_all,
+            a_waiter_gets_a_closed_lock,
         }
         $crate::conformance_group! { $fixture; loss:
             a_loss_is_signalled,

@@ -2,11 +2,16 @@
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure_core::{Error, Guard, Locker, Memory};
-use tenure_testkit::wait::within;
+use tenure_core::backend::{Backend, BoxFuture, Fault};
+use tenure_core::{Claim, Error, Guard, Locker, Memory};
+use tenure_testkit::meddle::{Meddled, Meddler};
+use tenure_testkit::wait::{eventually, within};
+use tokio::sync::Semaphore;
 
 use crate::support::{Dir, Store, nothing_is_left};
 
@@ -114,4 +119,52 @@ async fn t06_a_grant_and_a_drop_meet() {
     }
     nothing_is_left(&a, "k").await;
     nothing_is_left(&b, "k").await;
+}
+
+/// Holds abandons back until they are let through.
+struct Late {
+    let_through: Semaphore,
+    under_way: AtomicUsize,
+}
+
+impl Meddler for Late {
+    fn abandon<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        Box::pin(async move {
+            let _permit = self.let_through.acquire().await;
+            let done = inner.abandon(claim).await;
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+            done
+        })
+    }
+}
+
+/// t06: the head of a process's queue is dropped, the next task takes its claim over and is granted;
+/// an abandon that arrives only then must not hit it.
+#[tokio::test]
+async fn t06_a_late_abandon_hits_nobody() {
+    let memory = Memory::space("t06-late");
+    let late = Arc::new(Late { let_through: Semaphore::new(0), under_way: AtomicUsize::new(0) });
+    let locker = Locker::new(Meddled::new(Arc::new(memory.clone()), late.clone()));
+    let rival = memory.locker();
+    let guard = rival.lock("k").await.unwrap();
+    let mut head = locker.lock("k").into_future();
+    let mut next = locker.lock("k").into_future();
+    for acquire in [&mut head, &mut next] {
+        assert!(poll_once(acquire).await.is_none());
+    }
+    drop(head);
+    assert!(poll_once(&mut next).await.is_none());
+    guard.release().await.unwrap();
+    let next = within("the successor's turn", next).await.unwrap();
+    late.let_through.add_permits(100);
+    let quiet = || async { late.under_way.load(Ordering::Acquire) == 0 };
+    eventually("abandons to arrive", quiet).await;
+    assert!(rival.try_lock("k").await.unwrap().is_none(), "an abandon freed the successor's lock");
+    next.renew().await.unwrap();
+    assert!(next.is_held());
 }

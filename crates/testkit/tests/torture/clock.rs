@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::backend::Loss;
 use tenure_core::time::Clock;
-use tenure_core::{Locker, Memory};
+use tenure_core::{Locker, Memory, Owner};
 use tenure_testkit::history::{self, Event, History};
 use tenure_testkit::judge::Judge;
 use tenure_testkit::process::Program;
@@ -129,4 +129,23 @@ async fn t14_a_short_sleep_does_no_harm() {
         tenure_testkit::wait::eventually("the renewal", renewed).await;
     }
     guard.release().await.unwrap();
+}
+
+/// t14: an owner that wakes and asks again re-enters nothing that it has lost: it hears of the loss,
+/// or gets a new grant.
+#[tokio::test]
+async fn t14_what_was_lost_asleep_is_not_reentered() {
+    for _ in 0..50 {
+        let clock = Clock::manual();
+        let (locker, owner) = (Locker::new(Memory::with_clock(clock.clone())), Owner::new());
+        let lost = locker.lock("k").owner(owner.clone()).await.unwrap();
+        clock.advance(Duration::from_secs(31));
+        match within("an answer", locker.lock("k").owner(owner).into_future()).await {
+            Ok(again) => {
+                assert!(again.is_held() && again.depth() == 1);
+                assert!(again.fence() > lost.fence());
+            }
+            Err(error) => assert!(error.is_lost(), "{error:?}"),
+        }
+    }
 }
