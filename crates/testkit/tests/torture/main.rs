@@ -11,3 +11,4 @@ mod process;
 mod renewal;
 mod runtime;
 mod support;
+mod unknown;
