@@ -2,10 +2,10 @@
 
 use std::str::FromStr;
 
-use tenure_core::{Released, WrittenLease};
+use tenure_core::{Owner, Released, WrittenLease};
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, passes, refused};
+use super::support::{becomes_free, can_be_had, hold, passes, refused, soon_lost};
 
 /// A27: a detached lock stays held and renewed, and is released by its key.
 pub async fn released_by_key<F: Fixture>(f: &F) {
@@ -68,4 +68,27 @@ pub async fn what_has_ended_is_not_adopted<F: Fixture>(f: &F) {
     let error = refused(b.adopt(&written)).await;
     assert!(error.is_lost() || error.is_not_held(), "{error:?}");
     assert!(rival.is_held() && !can_be_had(&b, &key).await);
+}
+
+/// A15, A27: whoever releases by key what was lost meanwhile is told so, once.
+pub async fn a_loss_is_told_at_the_release<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    drop(soon_lost(&a, &key).await.detach());
+    becomes_free(&b, &key).await;
+    let error = refused(a.release(&key)).await;
+    assert!(error.is_lost(), "{error:?}");
+    assert!(refused(a.release(&key)).await.is_not_held());
+    assert_eq!(a.hold_count(&key), 0);
+}
+
+/// A16, A27: a detached hold of an owner is one of its depths.
+pub async fn a_detached_depth_is_released_by_key<F: Fixture>(f: &F) {
+    let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());
+    let outer = a.lock(&key).owner(owner.clone()).await.unwrap();
+    drop(a.lock(&key).owner(owner).await.unwrap().detach());
+    assert_eq!(a.hold_count(&key), 2);
+    assert_eq!(outer.release().await.unwrap(), Released::StillHeld(1));
+    assert!(!can_be_had(&b, &key).await);
+    assert_eq!(a.release(&key).await.unwrap(), Released::Freed);
+    becomes_free(&b, &key).await;
 }

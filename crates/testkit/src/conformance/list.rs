@@ -47,6 +47,8 @@ macro_rules! conformance {
             nothing_is_not_held,
             written_down_and_adopted,
             what_has_ended_is_not_adopted,
+            a_loss_is_told_at_the_release,
+            a_detached_depth_is_released_by_key,
         }
         $crate::conformance_group! { $fixture; error:
             kinds_are_told_apart,
@@ -127,6 +129,7 @@ macro_rules! conformance {
             reentry_can_be_refused,
             a_loss_reaches_every_depth,
             a_lost_lock_is_not_reentered,
+            after_a_loss_an_owner_asks_afresh,
         }
         $crate::conformance_group! { $fixture; release:
             release_frees,

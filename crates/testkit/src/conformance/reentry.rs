@@ -127,3 +127,18 @@ pub async fn a_lost_lock_is_not_reentered<F: Fixture>(f: &F) {
     }
     assert!(!lost.is_held());
 }
+
+/// A16: an owner that has dropped its lost guard holds nothing: asking again is no re-entry, and never
+/// an error. Many times, since the loss is dealt with by another thread at the same moment.
+pub async fn after_a_loss_an_owner_asks_afresh<F: Fixture>(f: &F) {
+    let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
+    for round in 0..200 {
+        let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(2));
+        let guard = match within("a lock", request.into_future()).await {
+            Ok(guard) => guard,
+            Err(error) => panic!("round {round}: {error:?}"),
+        };
+        within("the loss", guard.lost()).await;
+        drop(guard);
+    }
+}
