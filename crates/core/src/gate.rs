@@ -174,6 +174,9 @@ impl Gates {
         };
         if let Phase::Held(tenancy) = &mut gate.phase {
             if tenancy.is_of(ask) && tenancy.depth > 0 {
+                if engine.is_forked() {
+                    return Err(Error::forked(&ask.key));
+                }
                 return tenancy.reenter(engine, ask).map(Entry::Hold);
             }
             if !tenancy.lease.is_valid() {
@@ -208,6 +211,9 @@ impl Gates {
         gate.phase = Phase::Held(tenancy);
         engine.observe.holding();
         let unheard = gate.admit_mates(engine);
+        if !gate.queue.is_empty() {
+            gate.heed(engine);
+        }
         drop(table);
         drop(unheard);
         Ok(hold)
@@ -278,14 +284,22 @@ impl Gates {
         let mut table = self.table();
         let gate = table.gates.get_mut(key).ok_or_else(|| hold.lost_error())?;
         match &gate.phase {
-            Phase::Held(tenancy) if tenancy.serial == hold.serial && tenancy.depth == 1 => {}
-            Phase::Held(tenancy) if tenancy.serial == hold.serial => {
+            Phase::Held(tenancy)
+                if tenancy.serial == hold.serial && tenancy.depth == 1 && tenancy.detached == 1 => {
+            }
+            Phase::Held(tenancy) if tenancy.serial == hold.serial && tenancy.depth > 1 => {
                 let others = tenancy.depth - 1;
                 return Err(Error::invalid(format!(
                     "lock `{key}` cannot be written down: held {others} times more in this process"
                 )));
             }
             _ => return Err(hold.lost_error()),
+        }
+        // Whoever has seen it end already will release it.
+        hold.lease.ended();
+        hold.lease.finish(Ended::Released);
+        if hold.lease.ended() != Some(Ended::Released) {
+            return Err(hold.lost_error());
         }
         gate.phase = Phase::Asking(None);
         hold.engine.observe.freed();
@@ -472,11 +486,11 @@ impl Gate {
         if patience == Patience::Try {
             return Ok(Entry::Busy(self.holder()));
         }
-        if let Phase::Held(tenancy) = &mut self.phase
-            && !std::mem::replace(&mut tenancy.heeded, true)
-        {
-            engine.backend.heed(&tenancy.lease);
+        // Nobody would ever give a forked child its turn.
+        if engine.is_forked() {
+            return Err(Error::forked(&ask.key));
         }
+        self.heed(engine);
         let (turn, told) = oneshot::channel();
         self.queue.push_back(Waiter { number, ask: ask.clone(), turn });
         Ok(Entry::Wait(Ticket {
@@ -486,6 +500,15 @@ impl Gate {
             queued: true,
             told,
         }))
+    }
+
+    /// Tasks wait behind the lease: the backend is to tell if other processes do too. Once.
+    fn heed(&mut self, engine: &Engine) {
+        if let Phase::Held(tenancy) = &mut self.phase
+            && !std::mem::replace(&mut tenancy.heeded, true)
+        {
+            engine.backend.heed(&tenancy.lease);
+        }
     }
 
     fn holder(&self) -> Option<Holder> {
@@ -624,8 +647,9 @@ impl Tenancy {
         {
             return None;
         }
-        if self.lease.is_contended() {
-            let bound = self.contended.get_or_insert(Contended { since: now, handoffs: 0 });
+        if let Some(known) = claim.contended_since() {
+            let since = known.max(self.granted_at);
+            let bound = self.contended.get_or_insert(Contended { since, handoffs: 0 });
             if bound.handoffs >= HANDOFFS_CONTENDED
                 || now.since(bound.since) >= HANDOFF_TIME_CONTENDED
             {

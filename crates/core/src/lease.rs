@@ -60,7 +60,7 @@ impl Lease {
     /// The lease that `grant` makes of `claim`.
     pub fn new(claim: Arc<Claim>, grant: Grant, clock: Clock) -> Self {
         if grant.contended {
-            claim.set_contended();
+            claim.set_contended(clock.now());
         }
         Lease::adopted(claim, Fence::from_server(grant.fence), grant.term, clock)
     }
@@ -155,9 +155,13 @@ impl Lease {
         !self.dealt_with.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it was released, or its loss has been declared.
+    /// Whether it was released, or its loss has been dealt with: nobody need look at it again.
     pub(crate) fn is_over(&self) -> bool {
-        self.ended.get().is_some()
+        match self.ended.get() {
+            None => false,
+            Some(Ended::Released) => true,
+            Some(Ended::Lost(_)) => self.dealt_with.load(Ordering::Acquire),
+        }
     }
 
     /// How it ended: by a release, by a loss that was noticed, or just now by the clock. Whoever
