@@ -95,6 +95,7 @@ mod tests {
     use super::*;
     use std::os::unix::process::CommandExt as _;
 
+    #[allow(clippy::zombie_processes, reason = "`Child` is what waits for it")]
     fn start(script: &str) -> Child {
         let watch = Watch::start().unwrap();
         let mut command = std::process::Command::new("sh");

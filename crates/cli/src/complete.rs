@@ -13,7 +13,6 @@ use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::Shells;
 
 use crate::args::{Cli, CompletionsArgs, Everywhere, When};
-use crate::status::USAGE;
 use crate::talk::{self, Talk};
 use crate::trouble::Trouble;
 use crate::url::{Place, runtime};
@@ -37,8 +36,7 @@ pub(crate) fn script(args: &CompletionsArgs, talk: &mut Talk) -> u8 {
         completer.write_registration(REQUEST, "tenure", "tenure", "tenure", &mut script)
     });
     if !matches!(written, Some(Ok(()))) {
-        talk.trouble(&Trouble::usage("this shell is not supported"));
-        return USAGE;
+        return talk.trouble(&Trouble::usage("this shell is not supported"));
     }
     talk::data(&String::from_utf8_lossy(&script));
     0

@@ -101,7 +101,7 @@ enum Event {
 
 impl Hold<'_> {
     /// Watches both until the command has ended. `true`: it had the lock to the end.
-    pub(crate) async fn to_the_end(mut self, signals: &mut Signals) -> (End, bool) {
+    pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> (End, bool) {
         loop {
             match self.next(signals).await {
                 Event::Lost(loss) => self.lost(loss),

@@ -8,7 +8,6 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::args::{Everywhere, LsArgs};
 use crate::output;
-use crate::status::Report;
 use crate::talk::{self, Talk, wants_color};
 use crate::text::{escape, short};
 use crate::url::with_locker;
@@ -22,10 +21,7 @@ type Row = [String; 7];
 pub(crate) fn ls(args: &LsArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
     match with_locker(flags, talk, async |locker| locker.list(&args.glob).await) {
         Ok(locks) => print(locks, args, flags, talk),
-        Err(trouble) => {
-            talk.trouble(&trouble);
-            Report { outcome: trouble.outcome, ..Report::new("") }.code(None)
-        }
+        Err(trouble) => talk.trouble(&trouble),
     }
 }
 

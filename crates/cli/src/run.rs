@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tenure_core::options::TTL_DEFAULT;
 use tenure_core::{Client, Error, Guard, Key, Lock, Locker};
 
 use crate::args::{Everywhere, RunArgs};
@@ -15,7 +14,7 @@ use crate::command::{self, Task};
 use crate::hold::{Fate, Hold, Policy};
 use crate::output;
 use crate::signals::Signals;
-use crate::status::{Outcome, Report, StatusFile, USAGE, millis};
+use crate::status::{Outcome, Report, StatusFile, millis};
 use crate::talk::Talk;
 use crate::terminal::Terminal;
 use crate::text;
@@ -23,6 +22,9 @@ use crate::trouble::{self, Trouble};
 use crate::url::{self, Place};
 use crate::wait::{self, Waited};
 
+/// How long a dead machine keeps others out. Thirty seconds rides out a failover; the library's
+/// default too, said here because the grace and the command's environment depend on it.
+const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// How long to wait for the engine to undo or finish what is under way. A lease frees what is left.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -30,10 +32,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &RunArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
     let file = match args.status_file.as_deref().map(StatusFile::probe).transpose() {
         Ok(file) => file,
-        Err(trouble) => {
-            talk.trouble(&trouble);
-            return USAGE;
-        }
+        Err(trouble) => return talk.trouble(&trouble),
     };
     let report = attempt(args, flags, talk);
     if let Some(Err(error)) = file.map(|file| file.write(&report)) {
@@ -169,7 +168,7 @@ impl Run<'_> {
         mut signals: Signals,
     ) -> Result<(), Trouble> {
         let (clock, since) = (locker.clock(), locker.clock().now());
-        self.report.fence = Some(guard.fence());
+        self.report.fence = Some(guard.fence().to_string());
         let mut terminal = Terminal::open();
         let started = self.start(&guard, &mut signals, terminal.as_mut());
         let policy = Policy::new(self.args, self.ttl(), locker.capabilities().expires);
@@ -179,7 +178,7 @@ impl Run<'_> {
                 let (guard, clock, fate) = (&guard, clock.clone(), Fate::Secure);
                 let talk = &mut *self.talk;
                 let hold = Hold { guard, clock, since, policy, child, terminal, talk, fate };
-                Ok(hold.to_the_end(&mut signals).await)
+                Ok(hold.until_the_end(&mut signals).await)
             }
         };
         self.report.held_ms = Some(millis(clock.now().since(since)));

@@ -11,7 +11,6 @@ use tenure_core::{Client, Key};
 
 use crate::args::{Everywhere, ShowArgs};
 use crate::output;
-use crate::status::Report;
 use crate::talk::{self, Talk};
 use crate::text::{escape, short};
 use crate::trouble::{self, Trouble};
@@ -25,10 +24,7 @@ pub(crate) fn show(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
             talk::data(&text);
             0
         }
-        Err(trouble) => {
-            talk.trouble(&trouble);
-            Report { outcome: trouble.outcome, ..Report::new("") }.code(None)
-        }
+        Err(trouble) => talk.trouble(&trouble),
     }
 }
 

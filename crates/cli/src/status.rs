@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure_core::Fence;
 
 use crate::child::End;
 use crate::trouble::Trouble;
@@ -59,7 +58,8 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
     pub(crate) waited_ms: u64,
     pub(crate) held_ms: Option<u64>,
-    pub(crate) fence: Option<Fence>,
+    /// A string: as a number it would not survive a reader that uses doubles.
+    pub(crate) fence: Option<String>,
     #[serde(serialize_with = "child")]
     pub(crate) child: Option<End>,
 }
@@ -80,15 +80,10 @@ impl Report {
 
     /// The status to exit with.
     pub(crate) fn code(&self, not_acquired: Option<u8>) -> u8 {
-        match self.outcome {
-            Outcome::Exited | Outcome::Signalled => self.child.map_or(0, End::code),
-            Outcome::Interrupted(signal) => by_signal(signal),
-            Outcome::Lost => LOST,
-            Outcome::NotAcquired => not_acquired.unwrap_or(NOT_ACQUIRED),
-            Outcome::Unreachable => UNREACHABLE,
-            Outcome::NotRunnable => NOT_RUNNABLE,
-            Outcome::NotFound => NOT_FOUND,
-            Outcome::Usage => USAGE,
+        match (self.outcome, self.child) {
+            (Outcome::Exited | Outcome::Signalled, Some(end)) => end.code(),
+            (Outcome::NotAcquired, _) => not_acquired.unwrap_or(NOT_ACQUIRED),
+            (outcome, _) => outcome.code(),
         }
     }
 }
@@ -113,6 +108,20 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 }
 
 impl Outcome {
+    /// The status it has by itself.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Outcome::Exited | Outcome::Signalled => 0,
+            Outcome::Lost => LOST,
+            Outcome::NotAcquired => NOT_ACQUIRED,
+            Outcome::Interrupted(signal) => by_signal(signal),
+            Outcome::Unreachable => UNREACHABLE,
+            Outcome::NotRunnable => NOT_RUNNABLE,
+            Outcome::NotFound => NOT_FOUND,
+            Outcome::Usage => USAGE,
+        }
+    }
+
     /// The one word for it in a report.
     fn word(self) -> &'static str {
         match self {
@@ -221,11 +230,11 @@ mod tests {
         );
         report.outcome = Outcome::Lost;
         report.held_ms = Some(1_500);
-        report.fence = Some(Fence::from_raw(7));
+        report.fence = Some("7".into());
         report.child = Some(End::Signalled(9));
         assert_eq!(
             json(&report),
-            r#"{"schema":1,"key":"db","outcome":"lost","waited_ms":0,"held_ms":1500,"fence":7,"child":{"status":null,"signal":9}}"#
+            r#"{"schema":1,"key":"db","outcome":"lost","waited_ms":0,"held_ms":1500,"fence":"7","child":{"status":null,"signal":9}}"#
         );
         report.outcome = Outcome::Interrupted(15);
         assert!(json(&report).contains(r#""outcome":"interrupted""#), "{}", json(&report));

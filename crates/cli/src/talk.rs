@@ -71,12 +71,13 @@ impl Talk {
         }
     }
 
-    /// Says what went wrong and what to do about it.
-    pub(crate) fn trouble(&mut self, trouble: &Trouble) {
+    /// Says what went wrong and what to do about it. The status to exit with comes back.
+    pub(crate) fn trouble(&mut self, trouble: &Trouble) -> u8 {
         self.insist(&output::error(&trouble.chain));
         if let Some(advice) = &trouble.hint {
             self.insist(&output::hint(advice));
         }
+        trouble.outcome.code()
     }
 
     /// Whether lines can be rewritten in place.

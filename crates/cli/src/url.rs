@@ -79,10 +79,11 @@ impl Place {
 
     /// Connects, having said where to if nobody chose it.
     pub(crate) async fn connect(&self, talk: &mut Talk) -> Result<Locker, Trouble> {
-        if self.source == Source::Nobody {
-            talk.say(&output::using_default(&self.shown()));
+        if self.source != Source::Nobody {
+            return self.open().await;
         }
-        self.open().await
+        talk.say(&output::using_default(&self.shown()));
+        self.open().await.map_err(|trouble| trouble.hint("choose another place with --url"))
     }
 
     /// Connects and says nothing.

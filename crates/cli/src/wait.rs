@@ -120,10 +120,8 @@ mod tests {
     /// Plain lines come at growing intervals, a live one steadily.
     #[test]
     fn pauses() {
-        let mut pause = PLAIN_FIRST;
-        let seen: Vec<u64> = (0..7)
-            .map(|_| std::mem::replace(&mut pause, next_pause(pause, false)).as_secs())
-            .collect();
+        let pauses = std::iter::successors(Some(PLAIN_FIRST), |p| Some(next_pause(*p, false)));
+        let seen: Vec<u64> = pauses.take(7).map(|pause| pause.as_secs()).collect();
         assert_eq!(seen, [2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(next_pause(LIVE_EVERY, true), LIVE_EVERY);
     }
