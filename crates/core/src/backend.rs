@@ -7,16 +7,25 @@
 //! - **Atomic.** Each call takes effect at one moment at the server, or not at all.
 //! - **By token.** A claim is granted, renewed, released or abandoned under its token and no other;
 //!   nothing a backend does can touch a newer claim.
-//! - **Idempotent.** Any call may be repeated: a second `try_acquire` or `acquire` of a claim that
-//!   was granted is granted again with the same fence, a second `release` answers
-//!   [`Release::NotHeld`], a second `abandon` does nothing.
+//! - **Idempotent.** Any call may be repeated. A claim that was granted is granted again, with the
+//!   same fence or a higher one, never a lower; if the first grant has ended meanwhile, it is a new
+//!   one. A release that was answered answers [`Release::NotHeld`] the second time; a second
+//!   `abandon` does nothing.
+//! - **Never shorter.** After a renewal or a second grant the server keeps the lock at least as long
+//!   as it would have before, whatever ttl was asked for: the holder relies on the longer one.
 //! - **Unknown is an answer.** When the server may or may not have done it, the fault says
-//!   [`FaultKind::Unknown`]; the engine then abandons the claim, or waits for its clock.
-//! - **Bounded.** Every call but `acquire` ends by itself within the backend's response time-out.
+//!   [`FaultKind::Unknown`]; the engine then repeats the call, abandons the claim, or waits for its
+//!   clock. It repeats a `release` with the same [`Then`].
+//! - **Bounded.** Every call but `acquire` and `tend` ends by itself within the backend's response
+//!   time-out.
 //! - **Dropped means nothing.** A dropped future has no effect at the server; what it started is
-//!   undone by `abandon` or `release`, which the engine always calls.
+//!   undone by `abandon` or `release`. Every claim that was ever sent ends in one of the two, lost
+//!   ones included, and its token is never used again. What the server would keep for longer than a
+//!   ttl after that, the backend goes on undoing by itself.
+//! - **One future each.** At most one `acquire` of a claim is alive at a time. Between two, nobody
+//!   speaks for the claim; the engine calls again, or abandons, at once.
 //! - **Times are honest.** [`Term::Lease::from`] is read from [`clock`](Backend::clock) *before* the
-//!   request leaves.
+//!   request leaves. It may lie before the call that is answered.
 //!
 //! Absent on purpose: deadlines, re-entry, hand-off between tasks, renewal, loss. Those are the
 //! engine's, so that they are the same everywhere.
@@ -47,29 +56,55 @@ pub trait Backend: Send + Sync + 'static {
     fn clock(&self) -> Clock;
 
     /// Asks once. "Held by another" is an answer.
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Attempt, Fault>>;
+    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>>;
 
-    /// Waits until the claim is granted, telling [`Claim::saw`] what is in the way.
-    /// Called again with a claim that already waits, it goes on in the same place.
-    fn acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Fault>>;
+    /// Waits until the claim is granted, telling [`Claim::saw`] what is in the way: a holder, or
+    /// trouble with the server that may pass. Called again with a claim that already waits, it goes
+    /// on in the same place. An error means that waiting on is of no use.
+    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>>;
 
-    /// Extends each lease by its current [`Lease::ttl`], all together. One answer each, in order.
+    /// Extends each lease to its current [`Lease::ttl`], all together, and answers for each as soon
+    /// as it is known, so that one slow shard costs the others nothing. No answer means unknown.
     /// Never brings back one that has ended.
-    fn renew<'a>(&'a self, leases: &'a [Arc<Lease>]) -> BoxFuture<'a, Vec<Renewal>>;
+    fn renew<'a>(&'a self, leases: &'a [Arc<Lease>], answers: &'a Answers<'a>)
+    -> BoxFuture<'a, ()>;
 
     /// Gives the lock back, or keeps it closed to everyone for a while longer.
-    fn release<'a>(&'a self, lease: &'a Lease, then: Then)
-    -> BoxFuture<'a, Result<Release, Fault>>;
+    fn release<'a>(
+        &'a self,
+        lease: &'a Arc<Lease>,
+        then: Then,
+    ) -> BoxFuture<'a, Result<Release, Fault>>;
 
     /// Undoes whatever this claim has won or queued, also what a request still under way will yet
     /// win. An error means: not known to be undone, ask again.
-    fn abandon<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<(), Fault>>;
+    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>>;
+
+    /// Carries on what another process has let go of, under the same token: the term that it now
+    /// has, or `None` if it is not held under that token any more.
+    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+        let _ = claim;
+        Box::pin(async move { Err(self.capabilities().not_adoptable()) })
+    }
+
+    /// Makes a lease independent of this process, so that another can [`adopt`](Self::adopt) it
+    /// within its ttl. Nothing is done for it here afterwards.
+    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+        let _ = lease;
+        Box::pin(async move { Err(self.capabilities().not_adoptable()) })
+    }
 
     /// Tasks of this process wait behind `lease`: from now until it ends, tell with
     /// [`Notice::Contended`] when another process waits for it too. Engines that always tell need
-    /// do nothing.
+    /// do nothing. Must not block, nor call back.
     fn heed(&self, lease: &Arc<Lease>) {
         let _ = lease;
+    }
+
+    /// The backend's own life: keeping sessions and connections up, independent of any caller. Run
+    /// on the engine's thread from before the first claim until the engine ends.
+    fn tend(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
     }
 
     /// What the engine has to say unasked, from now on. Each call gives a stream of its own.
@@ -90,6 +125,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Lets go of connections that this backend made itself.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
+
+/// Takes the answer to the renewal of the lease with this index.
+pub type Answers<'a> = dyn Fn(usize, Renewal) + Send + Sync + 'a;
 
 /// What an engine can and cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +173,16 @@ impl Capabilities {
     }
 }
 
+impl Capabilities {
+    pub(crate) fn not_adoptable(&self) -> Fault {
+        let engine = self.engine;
+        let why = format!(
+            "a lock of `{engine}:` ends with its process and cannot be carried on by another"
+        );
+        Fault::new(FaultKind::Unsupported, why)
+    }
+}
+
 /// The answer to one attempt.
 #[derive(Clone, Debug)]
 pub enum Attempt {
@@ -146,6 +194,7 @@ pub enum Attempt {
 
 /// The server's yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The server's fence number, at most [`SERVER_FENCE_MAX`](crate::fence::SERVER_FENCE_MAX); zero without fencing.
     pub fence: u64,
@@ -153,6 +202,18 @@ pub struct Grant {
     pub term: Term,
     /// Another process is known to wait already.
     pub contended: bool,
+}
+
+impl Grant {
+    /// A grant that others are not known to wait for.
+    pub fn new(fence: u64, term: Term) -> Self {
+        Grant { fence, term, contended: false }
+    }
+
+    /// The same, with whether another process waits.
+    pub fn contended(self, contended: bool) -> Self {
+        Grant { contended, ..self }
+    }
 }
 
 /// How long a grant or renewal lasts.
@@ -251,7 +312,8 @@ impl Loss {
     }
 }
 
-/// What an engine says unasked. Hints: nothing depends on one arriving.
+/// What an engine says unasked. Hints: nothing depends on one arriving, nor on its arriving after
+/// the grant that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {

@@ -3,11 +3,13 @@
 //! In: what `request.rs` gathered. Out: what a backend needs to ask, and what it saw while asking.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{Fault, Loss};
 use crate::key::Key;
 use crate::time::UnixMillis;
 
@@ -27,6 +29,11 @@ impl Token {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes)?;
         Ok(Token(u128::from_be_bytes(bytes)))
+    }
+
+    /// A random byte, the same each time, to keep things apart that were made together.
+    pub(crate) fn spread(self) -> u8 {
+        self.0.to_le_bytes()[0]
     }
 
     /// The token as 32 hexadecimal digits. A secret: keep it out of logs.
@@ -193,19 +200,26 @@ impl fmt::Display for Holder {
 }
 
 /// What a waiting claim last saw: who is in the way, and how far from the front it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Sight {
     /// Who holds the lock.
     pub holder: Option<Holder>,
     /// Our place in the engine's queue, one for the next; `None` where the engine has none.
     pub place: Option<u64>,
+    /// What keeps the engine from asking, for now.
+    pub trouble: Option<Fault>,
 }
 
 impl Sight {
     /// A holder seen in the way, from this place in the queue.
     pub fn of(holder: Holder, place: Option<u64>) -> Self {
-        Sight { holder: Some(holder), place }
+        Sight { holder: Some(holder), place, trouble: None }
+    }
+
+    /// Trouble with the server that may pass.
+    pub fn trouble(fault: Fault) -> Self {
+        Sight { trouble: Some(fault), ..Sight::default() }
     }
 }
 
@@ -216,6 +230,10 @@ pub struct Claim {
     token: Token,
     terms: Terms,
     sight: Mutex<Sight>,
+    /// Another process waits, or has taken it away: told for the claim, since that may arrive
+    /// before the grant does.
+    contended: AtomicBool,
+    lost: OnceLock<Loss>,
 }
 
 /// What a claim asks for. Made with [`Terms::new`] and its setters.
@@ -284,7 +302,8 @@ impl Terms {
 impl Claim {
     /// A claim on `key` under a token of its own.
     pub fn new(key: Key, token: Token, terms: Terms) -> Self {
-        Claim { key, token, terms, sight: Mutex::default() }
+        let (sight, contended, lost) = Default::default();
+        Claim { key, token, terms, sight, contended, lost }
     }
 
     /// What is claimed.
@@ -340,6 +359,24 @@ impl Claim {
     /// What the backend last saw in the way.
     pub fn sight(&self) -> Sight {
         self.sight.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether another process is known to wait.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_contended(&self) {
+        self.contended.store(true, Ordering::Release);
+    }
+
+    /// What the server has said of its loss, if it has.
+    pub(crate) fn loss(&self) -> Option<&Loss> {
+        self.lost.get()
+    }
+
+    pub(crate) fn set_lost(&self, loss: Loss) {
+        let _ = self.lost.set(loss);
     }
 
     /// Whether a local waiter with `terms` can take this claim over as it stands at the server.

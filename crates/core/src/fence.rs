@@ -34,9 +34,14 @@ impl Fence {
     /// What a lock without fencing carries. A [`FenceCheck`] never accepts it.
     pub const NONE: Fence = Fence(0);
 
-    /// The first fence of a server's grant.
-    pub(crate) fn from_server(number: u64) -> Self {
+    /// The first fence of a grant with the server's `number`.
+    pub fn from_server(number: u64) -> Self {
         Fence(number << LOCAL_BITS)
+    }
+
+    /// The server's number, without local hand-offs.
+    pub fn server(self) -> u64 {
+        self.0 >> LOCAL_BITS
     }
 
     /// The fence of the next local holder within the same grant, while there is one to give.

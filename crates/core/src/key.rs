@@ -52,7 +52,7 @@ fn flaw(name: &str) -> Option<String> {
         return Some(format!("it is {len} bytes long, at most {KEY_MAX} are allowed"));
     }
     let control = name.chars().find(|c| c.is_control())?;
-    Some(format!("it contains the control character `{}`", control.escape_default()))
+    Some(format!("it contains the control character `{}`", control.escape_debug()))
 }
 
 impl fmt::Display for Key {
@@ -84,7 +84,7 @@ mod tests {
     fn t58_bad_names_are_refused() {
         let cases = [
             ("", "invalid key ``: it is empty"),
-            ("a\0b", "invalid key `a\\u{0}b`: it contains the control character `\\u{0}`"),
+            ("a\0b", "invalid key `a\\0b`: it contains the control character `\\0`"),
             (
                 "\u{1b}[31mred",
                 "invalid key `\\u{1b}[31mred`: it contains the control character `\\u{1b}`",

@@ -14,7 +14,12 @@ use tokio::sync::Notify;
 use crate::backend::{Grant, Loss, Term};
 use crate::claim::Claim;
 use crate::fence::Fence;
+use crate::options::Options;
 use crate::time::{self, Clock, Time};
+
+/// The pause after a renewal that brought no answer: a tenth of the interval, within these.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,30 +37,49 @@ pub struct Lease {
     ttl: AtomicU64,
     /// What the server granted, less the margin. Only moves forward, and not once it has passed.
     valid_until: AtomicU64,
+    /// From when the present term counts, and what the server really gave.
+    renewed_at: AtomicU64,
+    granted_ttl: AtomicU64,
+    /// The present holder's renewal interval; zero for none.
+    renew_every: AtomicU64,
     /// When the present holder's `max_hold` is over.
     hold_until: AtomicU64,
     /// The serial number of the present local holder; see `gate.rs`.
     holder: AtomicU64,
-    contended: AtomicBool,
     ended: OnceLock<Ended>,
+    /// The loss has been told to gate, log and server.
+    dealt_with: AtomicBool,
     end: Notify,
+    /// When the renewal thread looks next; see `renewal.rs`, whose mutex guards it.
     pub(crate) due: AtomicU64,
+    /// A renewal is under way.
     pub(crate) renewing: AtomicBool,
 }
 
 impl Lease {
     /// The lease that `grant` makes of `claim`.
     pub fn new(claim: Arc<Claim>, grant: Grant, clock: Clock) -> Self {
+        if grant.contended {
+            claim.set_contended();
+        }
+        Lease::adopted(claim, Fence::from_server(grant.fence), grant.term, clock)
+    }
+
+    /// The lease that is carried on under `claim` with the fence it had.
+    pub fn adopted(claim: Arc<Claim>, fence: Fence, term: Term, clock: Clock) -> Self {
         Lease {
             ttl: AtomicU64::new(nanos(claim.ttl())),
             claim,
+            fence,
+            valid_until: AtomicU64::new(end_of(term).as_nanos()),
+            granted_ttl: AtomicU64::new(ttl_of(term)),
+            renewed_at: AtomicU64::new(start_of(term, &clock).as_nanos()),
+            renew_every: AtomicU64::new(0),
             clock,
-            fence: Fence::from_server(grant.fence),
-            valid_until: AtomicU64::new(end_of(grant.term).as_nanos()),
             hold_until: AtomicU64::new(Time::NEVER.as_nanos()),
             holder: AtomicU64::new(0),
-            contended: AtomicBool::new(grant.contended),
             ended: OnceLock::new(),
+            dealt_with: AtomicBool::new(false),
             end: Notify::new(),
             due: AtomicU64::new(Time::NEVER.as_nanos()),
             renewing: AtomicBool::new(false),
@@ -86,15 +110,12 @@ impl Lease {
 
     /// Whether the lock may be relied on now. Asks the clock, not the server.
     pub fn is_valid(&self) -> bool {
-        // The bound is read before the clock: a renewal that lands in between can only have been
-        // accepted while the old bound still held.
-        let until = self.valid_until();
-        self.ended.get().is_none() && self.clock.now() < until
+        self.ended().is_none()
     }
 
     /// How much of the lease is left; zero when it has ended.
     pub fn remaining(&self) -> Duration {
-        match self.ended.get() {
+        match self.ended() {
             Some(_) => Duration::ZERO,
             None => self.valid_until().since(self.clock.now()),
         }
@@ -111,24 +132,39 @@ impl Lease {
         let until = end_of(term).as_nanos();
         let update = |old| (self.clock.now().as_nanos() < old).then_some(until.max(old));
         let moved = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        self.renewed_at.fetch_max(start_of(term, &self.clock).as_nanos(), Ordering::AcqRel);
+        self.granted_ttl.store(ttl_of(term), Ordering::Release);
         moved.is_ok() && self.ended.get().is_none()
     }
 
-    /// Ends the lease, once. `true` for the one caller whose reason counts.
-    pub(crate) fn finish(&self, how: Ended) -> bool {
-        let first = self.ended.set(how).is_ok();
-        if first {
+    /// Ends the lease. The first reason counts.
+    pub(crate) fn finish(&self, how: Ended) {
+        if self.ended.set(how).is_ok() {
             self.end.notify_waiters();
         }
-        first
     }
 
-    /// How it ended: by a release, by a loss that was noticed, or just now by the clock.
+    /// The loss that nobody has dealt with yet; `Some` for one caller.
+    pub(crate) fn take_loss(&self) -> Option<Loss> {
+        let Some(Ended::Lost(loss)) = self.ended() else { return None };
+        (!self.dealt_with.swap(true, Ordering::AcqRel)).then_some(loss)
+    }
+
+    /// Whether it was released, or its loss has been declared.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    /// How it ended: by a release, by a loss that was noticed, or just now by the clock. Whoever
+    /// sees it past its time ends it: a renewal that is being taken in at this moment must not
+    /// bring back what somebody has been told is lost.
     pub(crate) fn ended(&self) -> Option<Ended> {
-        match self.ended.get() {
-            Some(how) => Some(how.clone()),
-            None => self.loss_by_clock().map(Ended::Lost),
+        if self.ended.get().is_none()
+            && let Some(loss) = self.loss_by_clock()
+        {
+            self.finish(Ended::Lost(loss));
         }
+        self.ended.get().cloned()
     }
 
     fn loss_by_clock(&self) -> Option<Loss> {
@@ -138,17 +174,14 @@ impl Lease {
         past.then_some(if until == allowed { Loss::MaxHold } else { Loss::Expired })
     }
 
-    /// Waits until the lease has ended. Has its own timer and needs nobody else to be awake.
-    pub(crate) async fn wait_ended(&self) -> Ended {
-        loop {
-            let notified = self.end.notified();
-            if let Some(how) = self.ended() {
-                return how;
-            }
-            let until = self.valid_until();
+    /// Waits until the lease ends, by whatever cause, or changes hands. Has its own timer and needs
+    /// nobody else to be awake. Counts from this call, not from the first poll.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<'_> {
+        let notified = self.end.notified();
+        async move {
             tokio::select! {
                 () = notified => {}
-                () = self.clock.sleep_until(until) => {}
+                () = self.clock.sleep_until(self.valid_until()) => {}
             }
         }
     }
@@ -170,23 +203,49 @@ impl Lease {
 
     /// Another process waits.
     pub fn is_contended(&self) -> bool {
-        self.contended.load(Ordering::Acquire)
-    }
-
-    /// Notes that another process waits.
-    pub(crate) fn set_contended(&self) {
-        self.contended.store(true, Ordering::Release);
+        self.claim.is_contended()
     }
 
     pub(crate) fn holder(&self) -> u64 {
         self.holder.load(Ordering::Acquire)
     }
 
-    /// Gives the lease to a local holder with its ttl and the end of its `max_hold`.
-    pub(crate) fn give_to(&self, serial: u64, ttl: Duration, hold_until: Time) {
-        self.ttl.store(nanos(ttl), Ordering::Release);
+    /// Gives the lease to a local holder, whose options it adopts.
+    pub(crate) fn give_to(&self, serial: u64, options: &Options, now: Time) {
+        let hold_until = options.max_hold.map_or(Time::NEVER, |longest| now.after(longest));
+        let renew_every = options.renew.interval(options.ttl).unwrap_or(Duration::ZERO);
+        self.ttl.store(nanos(options.ttl), Ordering::Release);
+        self.renew_every.store(nanos(renew_every), Ordering::Release);
         self.hold_until.store(hold_until.as_nanos(), Ordering::Release);
         self.holder.store(serial, Ordering::Release);
+        self.end.notify_waiters();
+    }
+
+    /// When the renewal thread must look at this lease: to renew it, or to see it end.
+    pub(crate) fn next_look(&self) -> Time {
+        self.valid_until().min(self.next_renewal())
+    }
+
+    /// When to renew it. Leases that were granted together are spread over a tenth of the interval.
+    pub(crate) fn next_renewal(&self) -> Time {
+        let asked = self.renew_every.load(Ordering::Acquire);
+        if asked == 0 {
+            return Time::NEVER;
+        }
+        // A server that gave less than was asked for is visited more often.
+        let granted = self.granted_ttl.load(Ordering::Acquire);
+        let every =
+            if granted < self.ttl.load(Ordering::Acquire) { asked.min(granted / 3) } else { asked };
+        let spread = every / 10 / 256 * u64::from(self.claim.token().spread());
+        let renewed_at = Time::from_nanos(self.renewed_at.load(Ordering::Acquire));
+        renewed_at.after(Duration::from_nanos(every - spread))
+    }
+
+    /// When to try again after a renewal that brought no answer.
+    pub(crate) fn next_retry(&self) -> Time {
+        let every = Duration::from_nanos(self.renew_every.load(Ordering::Acquire));
+        let pause = (every / 10).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX);
+        self.valid_until().min(self.clock.now().after(pause))
     }
 }
 
@@ -194,6 +253,20 @@ fn end_of(term: Term) -> Time {
     match term {
         Term::Lease { from, ttl } => time::valid_until(from, ttl),
         Term::Endless => Time::NEVER,
+    }
+}
+
+fn start_of(term: Term, clock: &Clock) -> Time {
+    match term {
+        Term::Lease { from, .. } => from,
+        Term::Endless => clock.now(),
+    }
+}
+
+fn ttl_of(term: Term) -> u64 {
+    match term {
+        Term::Lease { ttl, .. } => nanos(ttl),
+        Term::Endless => u64::MAX,
     }
 }
 

@@ -1,19 +1,48 @@
-//! The engine of tenure.
+//! The engine of tenure: distributed locks as leases, the same on every backend.
+//!
+//! Start at [`Locker`]. Applications use the crate `tenure`, which re-exports all of this and knows
+//! the engines by their URLs.
+//!
+//! The modules in the order in which a request passes through them:
+//! `locker` → `request` → `acquire` → `gate` → [`backend`], and back up: `lease` ← `renewal` ← `engine`,
+//! then `guard` and `run`.
+
+mod acquire;
 pub mod backend;
+pub mod blocking;
 mod claim;
+mod engine;
 mod error;
 pub mod fence;
+pub mod file;
+mod gate;
 pub mod glob;
+mod guard;
 mod key;
 mod lease;
+mod locker;
+pub mod memory;
+mod observe;
 mod options;
 mod owner;
+mod renewal;
+mod request;
+mod run;
 pub mod time;
 
+pub use backend::Backend;
 pub use claim::{Claim, Client, Holder, Mode, Sight, Terms, Token};
 pub use error::Error;
 pub use fence::{Fence, FenceCheck, StaleFence};
-pub use key::Key;
+pub use file::FileLocks;
+pub use guard::{Detached, Guard, Held, Released, WrittenLease};
+pub use key::{KEY_MAX, Key};
 pub use lease::Lease;
-pub use options::{Reentry, Renew, WithinProcess};
+pub use locker::{Locker, LockerBuilder, Shutdown};
+pub use memory::Memory;
+pub use options::{
+    RETRY_INTERVAL_DEFAULT, RETRY_INTERVAL_MIN, Reentry, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN,
+    WithinProcess,
+};
 pub use owner::Owner;
+pub use request::{Lock, TryLock};

@@ -1,1 +1,48 @@
+//! Distributed locks that are safe, fast and pleasant.
+//!
+//! A lock is a **lease**: somebody says who holds a key until when, the holder keeps it alive, and a
+//! number that only rises, the **fence**, lets the protected resource refuse a stale holder. tenure
+//! makes right by default what goes wrong in such systems: the lock is handed to the next waiter
+//! instead of fought over, its loss reaches the code that holds it, every grant carries a fence,
+//! and an answer that never came is neither yes nor no until it is resolved.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! let locker = tenure::connect("memory:").await?;
+//!
+//! let guard = locker.lock("order:42").wait(Duration::from_secs(5)).await?; // waits its turn
+//! println!("saving with fence {}", guard.fence()); // the resource refuses older fences
+//! guard.release().await?; // or drop it: released in the background
+//!
+//! let Some(guard) = locker.try_lock("order:42").await? else { return Ok(()) };
+//! # drop(guard);
+//! # Ok(()) }
+//! ```
+//!
+//! # Where to look
+//!
+//! [`connect`] gives a [`Locker`]. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited
+//! for a [`Guard`]; [`Lock::run`] does something under the lock and drops it if the lock is lost.
+//! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
+//! runtime, [`Memory`] about your tests, and [`backend`] about engines of your own.
+//!
+//! # What a lock cannot promise
+//!
+//! A lease ends by the clock. A process that is paused for longer than its lease, between asking
+//! [`Guard::is_held`] and writing, writes without the lock. No lock service can prevent that; the
+//! resource can, with the fence.
 
+pub use tenure_core::*;
+
+mod connect;
+
+pub use connect::connect;
+
+/// The same without a runtime.
+pub mod blocking {
+    pub use crate::connect::connect_blocking as connect;
+    pub use tenure_core::blocking::*;
+}

@@ -1,0 +1,144 @@
+//! The directory that the locks live in.
+//!
+//! In: a path. Out: a directory that only we can write to, on a disk of this machine; or the reason
+//! why it will not do.
+//!
+//! Whoever can write to the directory can take a lock file away and so break exclusion; whoever can
+//! put a link in its place chooses what we write to. Kernel locks on network file systems are local,
+//! slow or lost with a server's restart: there they would be a promise nobody keeps.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::files::fault;
+use crate::backend::{Fault, FaultKind};
+
+/// Where the command-line tool keeps its locks: `/tmp/tenure-<uid>`.
+///
+/// It follows from the user id alone, so that cron and a login shell meet in the same place
+/// whatever their environment says.
+#[cfg(unix)]
+pub fn default_dir() -> PathBuf {
+    PathBuf::from(format!("/tmp/tenure-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Where the command-line tool keeps its locks: `tenure` in the user's temporary directory.
+#[cfg(not(unix))]
+pub fn default_dir() -> PathBuf {
+    std::env::temp_dir().join("tenure")
+}
+
+/// The path as it will be used: absolute, so that a change of the working directory cannot move it,
+/// and without a trailing slash, which would follow a link.
+pub(super) fn absolute(dir: &Path) -> Result<PathBuf, Fault> {
+    let path = std::path::absolute(dir).map_err(|error| fault("find", dir, error))?;
+    Ok(path.components().collect())
+}
+
+/// Makes the directory if it is missing, and refuses it if it cannot be trusted.
+pub(super) fn prepare(dir: &Path) -> Result<(), Fault> {
+    create(dir)?;
+    let data = fs::symlink_metadata(dir).map_err(|error| fault("look at", dir, error))?;
+    let flaw = match () {
+        () if data.is_symlink() => Some("is a symbolic link".into()),
+        () if !data.is_dir() => Some("is not a directory".into()),
+        () => exposure(&data).or_else(|| network(dir)),
+    };
+    flaw.map_or(Ok(()), |flaw| Err(refuse(dir, &flaw)))
+}
+
+fn refuse(dir: &Path, flaw: &str) -> Fault {
+    let message = format!("lock directory `{}` {flaw}", dir.display());
+    Fault::new(FaultKind::Refused, message)
+}
+
+/// Only the last component: a missing parent is more often a typing error than a wish.
+fn create(dir: &Path) -> Result<(), Fault> {
+    match make_private(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|error| fault("create lock directory", dir, error)),
+    }
+}
+
+#[cfg(unix)]
+fn make_private(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().mode(0o700).create(dir)
+}
+
+#[cfg(not(unix))]
+fn make_private(dir: &Path) -> io::Result<()> {
+    fs::create_dir(dir)
+}
+
+/// Who else could change what is in it.
+#[cfg(unix)]
+fn exposure(data: &Metadata) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let (owner, us) = (data.uid(), rustix::process::geteuid().as_raw());
+    let mode = data.mode() & 0o7777;
+    if owner != us {
+        return Some(format!("belongs to uid {owner}, not to uid {us}"));
+    }
+    (mode & 0o022 != 0).then(|| format!("can be written to by others (mode {mode:04o})"))
+}
+
+#[cfg(not(unix))]
+fn exposure(_: &Metadata) -> Option<String> {
+    None
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn network(dir: &Path) -> Option<String> {
+    let magic = rustix::fs::statfs(dir).ok()?.f_type;
+    // The field's type differs between platforms; the numbers fit into 32 bits everywhere.
+    let name = network_name((magic as u64 & 0xffff_ffff) as u32)?;
+    Some(format!("is on a network file system ({name}), where file locks cannot be relied on"))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn network(_: &Path) -> Option<String> {
+    None
+}
+
+/// From `linux/magic.h` and the file systems' own sources.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn network_name(magic: u32) -> Option<&'static str> {
+    Some(match magic {
+        0x6969 => "NFS",
+        0x517b => "SMB",
+        0xff53_4d42 => "CIFS",
+        0xfe53_4d42 => "SMB2",
+        0x5346_414f | 0x6b41_4653 => "AFS",
+        0x0102_1997 => "9P",
+        0x00c3_6400 => "Ceph",
+        0x0bd0_0bd0 => "Lustre",
+        0x4750_4653 => "GPFS",
+        0x7461_636f => "OCFS2",
+        0x0116_1970 => "GFS2",
+        0x1983_0326 => "BeeGFS",
+        0x2003_0528 => "PVFS2",
+        0xaad7_aaea => "PanFS",
+        0x7375_7245 => "Coda",
+        0x564c => "NCP",
+        0x786f_4256 => "VirtualBox shared folder",
+        _ => return None,
+    })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Network file systems are known by number, the usual local ones are not among them.
+    #[test]
+    fn f5_network_file_systems_are_named() {
+        assert_eq!(network_name(0x6969), Some("NFS"));
+        assert_eq!(network_name(0xff53_4d42), Some("CIFS"));
+        let (ext4, tmpfs, btrfs, xfs) = (0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342);
+        for local in [ext4, tmpfs, btrfs, xfs] {
+            assert_eq!(network_name(local), None);
+        }
+    }
+}

@@ -1,0 +1,782 @@
+//! The backend by itself, at the level of the contract. Two `FileLocks` on one directory stand for two
+//! processes: the kernel tells open files apart, not processes. Where a process must die, one does.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::*;
+use crate::backend::Notice;
+use crate::claim::{Client, Terms};
+
+/// Long enough for a busy machine; a test that waits for it has failed.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Names the directory to a process that a test starts.
+const CHILD_DIR: &str = "TENURE_FILE_TEST_DIR";
+
+/// A directory of its own for each test, gone with it.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tenure-file-test-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        Dir(path)
+    }
+
+    fn open(&self) -> FileLocks {
+        FileLocks::open(&self.0).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// What is in it.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+fn claim(name: &str) -> Arc<Claim> {
+    let terms = Terms::new(Duration::from_secs(30))
+        .label(Some("deploy".into()))
+        .reason(Some("release 41".into()));
+    Arc::new(Claim::new(key(name), Token::random().unwrap(), terms))
+}
+
+async fn attempt(locks: &FileLocks, claim: &Arc<Claim>) -> Result<Arc<Lease>, Holder> {
+    match locks.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => Ok(Arc::new(Lease::new(claim.clone(), grant, locks.clock()))),
+        Attempt::Held(holder) => Err(*holder),
+    }
+}
+
+async fn hold(locks: &FileLocks, name: &str) -> Arc<Lease> {
+    attempt(locks, &claim(name)).await.unwrap()
+}
+
+async fn free(locks: &FileLocks, lease: &Lease) {
+    assert_eq!(locks.release(lease, Then::Free).await.unwrap(), Release::Freed);
+}
+
+async fn take_and_free(locks: &FileLocks, name: &str) {
+    let lease = hold(locks, name).await;
+    free(locks, &lease).await;
+}
+
+/// Waits in a task of its own.
+fn wait(locks: &FileLocks, claim: &Arc<Claim>) -> tokio::task::JoinHandle<Result<Grant, Fault>> {
+    let (locks, claim) = (locks.clone(), claim.clone());
+    tokio::spawn(async move { locks.acquire(&claim).await })
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(DEADLINE, future).await;
+    done.unwrap_or_else(|_| panic!("{what} took more than {DEADLINE:?}"))
+}
+
+async fn until(what: &str, mut state: impl AsyncFnMut() -> bool) {
+    within(what, async {
+        while !state().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+async fn contended(locks: &FileLocks, lease: &Arc<Lease>) -> bool {
+    let leases = std::slice::from_ref(lease);
+    matches!(locks.renew(leases).await[..], [Renewal::Renewed { contended: true, .. }])
+}
+
+async fn until_contended(locks: &FileLocks, lease: &Arc<Lease>) {
+    until("being seen to wait", async || contended(locks, lease).await).await;
+}
+
+/// How many threads serve these locks: each has a weak handle.
+fn threads(locks: &FileLocks) -> usize {
+    Arc::weak_count(&locks.shared)
+}
+
+async fn list(locks: &FileLocks, glob: &str) -> Vec<LockInfo> {
+    locks.inspect(&Query::Glob(glob.into())).await.unwrap()
+}
+
+fn refused(result: Result<FileLocks, Error>) -> String {
+    let error = result.unwrap_err();
+    assert!(error.is_refused(), "{error:?}");
+    std::error::Error::source(&error).unwrap().to_string()
+}
+
+/// A free lock is granted with a fence, is another's to everybody else, and leaves nothing behind but the count.
+#[tokio::test]
+async fn grant_busy_release() {
+    let (dir, claim) = (Dir::new(), claim("order:42"));
+    let (one, two) = (dir.open(), dir.open());
+    let lease = attempt(&one, &claim).await.unwrap();
+    assert_eq!(dir.names(), ["fence", "order%3a42.json", "order%3a42.lock"]);
+    let holder = hold_fails(&two, "order:42").await;
+    assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
+    assert_eq!((holder.label.as_deref(), holder.closing), (Some("deploy"), false));
+    free(&one, &lease).await;
+    assert_eq!(dir.names(), ["fence"]);
+    let next = hold(&two, "order:42").await;
+    assert!(next.fence() > lease.fence());
+    free(&two, &next).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+async fn hold_fails(locks: &FileLocks, name: &str) -> Holder {
+    attempt(locks, &claim(name)).await.unwrap_err()
+}
+
+/// Asking again is answered the same; ending again is answered "not held"; abandoning again does nothing.
+#[tokio::test]
+async fn every_call_can_be_repeated() {
+    let (dir, claim) = (Dir::new(), claim("a"));
+    let locks = dir.open();
+    let lease = attempt(&locks, &claim).await.unwrap();
+    let again = locks.acquire(&claim).await.unwrap();
+    assert_eq!(Fence::from_server(again.fence), lease.fence());
+    free(&locks, &lease).await;
+    assert_eq!(locks.release(&lease, Then::Free).await.unwrap(), Release::NotHeld);
+    attempt(&locks, &claim).await.unwrap();
+    locks.abandon(&claim).await.unwrap();
+    locks.abandon(&claim).await.unwrap();
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A waiter is seen by the holder, sees the holder, and gets the lock when that one lets go.
+#[tokio::test]
+async fn a_waiter_is_woken() {
+    let (dir, waiting) = (Dir::new(), claim("a"));
+    let (one, two) = (dir.open(), dir.open());
+    let lease = hold(&one, "a").await;
+    assert!(!contended(&one, &lease).await);
+    let task = wait(&two, &waiting);
+    until_contended(&one, &lease).await;
+    assert_eq!(waiting.sight().holder.unwrap().label.as_deref(), Some("deploy"));
+    free(&one, &lease).await;
+    let grant = within("the hand-over", task).await.unwrap().unwrap();
+    assert!(Fence::from_server(grant.fence) > lease.fence() && !grant.contended);
+    let lease = Lease::new(waiting, grant, two.clock());
+    free(&two, &lease).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A cancelled wait leaves no mark and no lock, and the next claim gets its turn.
+#[tokio::test]
+async fn a_cancelled_waiter_leaves_nothing() {
+    let (dir, cancelled) = (Dir::new(), claim("a"));
+    let (one, two) = (dir.open(), dir.open());
+    let lease = hold(&one, "a").await;
+    let task = wait(&two, &cancelled);
+    until_contended(&one, &lease).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    two.abandon(&cancelled).await.unwrap();
+    assert!(!contended(&one, &lease).await);
+    assert_eq!(dir.names(), ["a.json", "a.lock", "fence"]);
+    free(&one, &lease).await;
+    let next = hold(&two, "a").await;
+    free(&two, &next).await;
+    until("the thread's end", async || threads(&two) == 0).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A wait whose future is dropped goes on, and what it wins is kept until it is asked for or abandoned.
+#[tokio::test]
+async fn a_dropped_future_changes_nothing() {
+    let (dir, waiting) = (Dir::new(), claim("a"));
+    let (one, two) = (dir.open(), dir.open());
+    let lease = hold(&one, "a").await;
+    let task = wait(&two, &waiting);
+    until_contended(&one, &lease).await;
+    task.abort();
+    free(&one, &lease).await;
+    until("the kernel's grant", async || two.has(waiting.token())).await;
+    assert!(hold_fails(&one, "a").await.client.is_none());
+    let grant = within("the second ask", two.acquire(&waiting)).await.unwrap();
+    assert!(!grant.contended);
+    two.abandon(&waiting).await.unwrap();
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A hundred cancelled waits on one key wait in one thread, which the next claim finds in its place.
+#[tokio::test]
+async fn cancelled_waits_do_not_pile_up() {
+    let dir = Dir::new();
+    let (one, two) = (dir.open(), dir.open());
+    let lease = hold(&one, "a").await;
+    for _ in 0..100 {
+        let claim = claim("a");
+        let wait = tokio::time::timeout(Duration::from_millis(1), two.acquire(&claim));
+        assert!(wait.await.is_err());
+        two.abandon(&claim).await.unwrap();
+    }
+    assert_eq!(threads(&two), 1);
+    let last = claim("a");
+    let task = wait(&two, &last);
+    until_contended(&one, &lease).await;
+    assert_eq!(threads(&two), 1);
+    free(&one, &lease).await;
+    within("the hand-over", task).await.unwrap().unwrap();
+    two.abandon(&last).await.unwrap();
+    until("the thread's end", async || threads(&two) == 0).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// Several claims of one backend on one key are served in the order in which they came.
+#[tokio::test]
+async fn claims_of_one_process_queue() {
+    let dir = Dir::new();
+    let (one, two) = (dir.open(), dir.open());
+    let lease = hold(&one, "a").await;
+    let claims = [claim("a"), claim("a"), claim("a")];
+    let tasks = claims.each_ref().map(|claim| wait(&two, claim));
+    until("all in the queue", async || two.shared.state().tickets.len() == 3).await;
+    free(&one, &lease).await;
+    let mut last = lease.fence();
+    for (claim, task) in claims.iter().zip(tasks) {
+        let grant = within("the next turn", task).await.unwrap().unwrap();
+        assert!(Fence::from_server(grant.fence) > last);
+        last = Fence::from_server(grant.fence);
+        free(&two, &Lease::new(claim.clone(), grant, two.clock())).await;
+    }
+    until("the thread's end", async || threads(&two) == 0).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A process that leaves a lock to waiters gives them time to take it before it asks again.
+#[tokio::test]
+async fn a_hot_process_lets_others_in() {
+    let (dir, waiting) = (Dir::new(), claim("a"));
+    let (hot, cold) = (dir.open(), dir.open());
+    let lease = hold(&hot, "a").await;
+    let task = wait(&cold, &waiting);
+    until_contended(&hot, &lease).await;
+    free(&hot, &lease).await;
+    let turns = async {
+        for _ in 0..1_000 {
+            let claim = claim("a");
+            let grant = hot.acquire(&claim).await.unwrap();
+            hot.release(&Lease::new(claim, grant, hot.clock()), Then::Free).await.unwrap();
+        }
+    };
+    tokio::select! {
+        done = task => done.unwrap().map(drop).unwrap(),
+        () = turns => panic!("a thousand turns, and the waiter had none"),
+    }
+}
+
+/// `at_least`: the lock stays closed to everyone until its time has passed, then nothing is left of it.
+#[tokio::test]
+async fn a28_closed_for_a_while() {
+    let dir = Dir::new();
+    let clock = Clock::manual();
+    let locks = FileLocks::with_clock(&dir.0, clock.clone()).unwrap();
+    let lease = hold(&locks, "a").await;
+    let closed = Then::Closed(Duration::from_secs(10));
+    assert_eq!(locks.release(&lease, closed).await.unwrap(), Release::Freed);
+    clock.advance(Duration::from_secs(4));
+    let holder = hold_fails(&locks, "a").await;
+    assert_eq!((holder.closing, holder.lease_left), (true, Some(Duration::from_secs(6))));
+    let [info] = &list(&locks, "*").await[..] else { panic!("one lock") };
+    assert!(info.holders[0].holder.closing);
+    clock.advance(Duration::from_secs(6));
+    assert!(list(&locks, "*").await.is_empty());
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A waiter sleeps through the closed time and gets the lock at its end; force ends it early, for the right token.
+#[tokio::test]
+async fn a28_closed_ends_for_waiters() {
+    let (dir, clock) = (Dir::new(), Clock::manual());
+    let locks = FileLocks::with_clock(&dir.0, clock.clone()).unwrap();
+    let (lease, waiting) = (hold(&locks, "a").await, claim("a"));
+    let task = wait(&locks, &waiting);
+    until_contended(&locks, &lease).await;
+    locks.release(&lease, Then::Closed(Duration::from_secs(10))).await.unwrap();
+    until("closed is seen", async || waiting.sight().holder.is_some_and(|h| h.closing)).await;
+    clock.advance(Duration::from_secs(10));
+    let grant = within("the opening", task).await.unwrap().unwrap();
+    let lease = Lease::new(waiting.clone(), grant, clock);
+    locks.release(&lease, Then::Closed(Duration::from_secs(10))).await.unwrap();
+    let wrong = Token::random().unwrap();
+    let force = |token| locks.shared.force_release(lease.claim().key(), token);
+    assert_eq!(force(wrong).await.unwrap(), Release::NotHeld);
+    assert_eq!(force(waiting.token()).await.unwrap(), Release::Freed);
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A closed time that another run of the kernel wrote down is over.
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a28_a_reboot_opens() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let lease = hold(&locks, "a").await;
+    locks.release(&lease, Then::Closed(Duration::from_secs(3600))).await.unwrap();
+    assert!(hold_fails(&locks, "a").await.closing);
+    let text = fs::read_to_string(dir.path("a.json")).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(dir.path("a.json"), text.replace(boot.trim(), "another")).unwrap();
+    take_and_free(&locks, "a").await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A count that is no number, or none that a count could reach, gives no lock and is left as it is.
+#[tokio::test]
+async fn a_corrupt_count_is_refused() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let path = dir.path("fence");
+    for text in ["12x\n", " ", "-1", "18446744073709551615\n", "\0\0\0"] {
+        fs::write(&path, text).unwrap();
+        let fault = locks.try_acquire(&claim("a")).await.unwrap_err();
+        let (shown, file) = (text.escape_debug(), path.display());
+        let message = format!("fence file `{file}` holds `{shown}`, which is no fence number");
+        assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
+        assert_eq!(dir.names(), ["fence"]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    fs::write(&path, "007").unwrap();
+    take_and_free(&locks, "a").await;
+}
+
+/// A record that cannot be read makes the holder unknown, not the lock free; its end is unharmed.
+#[tokio::test]
+async fn a_corrupt_record_is_an_unknown_holder() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let lease = hold(&locks, "Odd name").await;
+    for text in ["", "{", "[]", r#"{"version":9}"#] {
+        fs::write(dir.path("%4fdd%20name.json"), text).unwrap();
+        assert_eq!(hold_fails(&dir.open(), "Odd name").await, Holder::unknown());
+        let infos = list(&locks, "Odd*").await;
+        assert_eq!((infos.len(), infos[0].key.as_str()), (1, "Odd name"));
+        assert_eq!(infos[0].holders[0].holder, Holder::unknown());
+    }
+    free(&locks, &lease).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// Inspection shows who holds what, by name and by pattern, and makes no files.
+#[tokio::test]
+async fn inspection() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let (a, b) = (hold(&locks, "job:a").await, hold(&locks, "job:B").await);
+    let names = |infos: Vec<LockInfo>| infos.iter().map(|i| i.key.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(list(&locks, "job:*").await), ["job:B", "job:a"]);
+    assert_eq!(names(list(&locks, "job:[a-z]").await), ["job:a"]);
+    let one = locks.inspect(&Query::Key(key("job:a"))).await.unwrap();
+    assert_eq!(one[0].waiters, None);
+    assert_eq!(one[0].holders[0].fence, Some(a.fence()));
+    assert_eq!(one[0].holders[0].token, Some(a.claim().token()));
+    assert!(locks.inspect(&Query::Key(key("job:b"))).await.unwrap().is_empty());
+    free(&locks, &a).await;
+    free(&locks, &b).await;
+    assert!(list(&locks, "*").await.is_empty());
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// Force is refused with the process to end, for the token that was seen and for no other.
+#[tokio::test]
+async fn a25_force_names_the_process() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let lease = hold(&locks, "a").await;
+    let force = |token| locks.force_release(lease.claim().key(), token, "ann");
+    let fault = force(lease.claim().token()).await.unwrap_err();
+    let Client { host, pid, program, .. } = Client::this_process();
+    let whom = format!("end pid {pid} on `{host}` ({program}, \"deploy\", \"release 41\")");
+    let message = format!("a file lock ends with its process: {whom}");
+    assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Unsupported, message));
+    assert_eq!(force(Token::random().unwrap()).await.unwrap(), Release::NotHeld);
+    free(&locks, &lease).await;
+    assert_eq!(force(lease.claim().token()).await.unwrap(), Release::NotHeld);
+}
+
+/// What the kernel's locks cannot do is said, not tried.
+#[tokio::test]
+async fn unsupported_claims() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let ttl = Duration::from_secs(30);
+    let cases = [
+        (
+            Terms::new(ttl).mode(Mode::Permits { permits: 1, capacity: 2 }),
+            "file locks are exclusive: they have no permits",
+        ),
+        (
+            Terms::new(ttl).shared_owner(Some("run-1".into())),
+            "file locks belong to one process: they have no shared owners",
+        ),
+    ];
+    for (terms, message) in cases {
+        let claim = Claim::new(key("a"), Token::random().unwrap(), terms);
+        for fault in [locks.try_acquire(&claim).await.err(), locks.acquire(&claim).await.err()] {
+            let fault = fault.unwrap();
+            assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Unsupported, message.into()));
+        }
+    }
+    assert!(dir.names().is_empty());
+}
+
+/// The holder of a lock file that somebody removed is told that its lock is gone, and takes no other's with it.
+#[tokio::test]
+async fn a_removed_file_is_a_lost_lock() {
+    let dir = Dir::new();
+    let (one, two) = (dir.open(), dir.open());
+    let (renewed, released) = (hold(&one, "a").await, hold(&one, "b").await);
+    fs::remove_file(dir.path("a.lock")).unwrap();
+    fs::remove_file(dir.path("b.lock")).unwrap();
+    let (a, b) = (hold(&two, "a").await, hold(&two, "b").await);
+    assert!(a.fence() > renewed.fence());
+    let answers = one.renew(std::slice::from_ref(&renewed)).await;
+    assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone)]), "{answers:?}");
+    for lost in [&renewed, &released] {
+        assert_eq!(one.release(lost, Then::Free).await.unwrap(), Release::NotHeld);
+    }
+    assert_eq!(list(&one, "*").await.len(), 2);
+    free(&two, &a).await;
+    free(&two, &b).await;
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A directory that a cleaner took away is made anew.
+#[tokio::test]
+async fn a_removed_directory_comes_back() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    fs::remove_dir(&dir.0).unwrap();
+    assert!(list(&locks, "*").await.is_empty());
+    take_and_free(&locks, "a").await;
+    assert_eq!(fs::metadata(&dir.0).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+/// A heeded lease hears of another's waiting, and only of another's; then the thread ends.
+#[tokio::test]
+async fn heeding() {
+    let (dir, waiting) = (Dir::new(), claim("a"));
+    let (one, two) = (dir.open(), dir.open());
+    let mut notices = one.notices();
+    let lease = hold(&one, "a").await;
+    one.heed(&lease);
+    one.heed(&lease);
+    assert_eq!(threads(&one), 1);
+    let task = wait(&two, &waiting);
+    let notice = within("the notice", notices.next()).await;
+    let token = lease.claim().token();
+    assert_eq!(notice, Some(Notice::Contended { key: key("a"), token }));
+    until("the thread's end", async || threads(&one) == 0).await;
+    one.heed(&lease);
+    free(&one, &lease).await;
+    within("the hand-over", task).await.unwrap().unwrap();
+    until("the thread's end", async || threads(&one) == 0).await;
+}
+
+/// Names that a file system could mistake for one another, or for a path, are different locks.
+#[tokio::test]
+async fn odd_names_are_different_locks() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let long = |end: &str| format!("{}{end}", "Ä".repeat(250));
+    let mut names = vec![long("1"), long("2")];
+    names.extend(
+        [
+            "a",
+            "A",
+            "a.lock",
+            "fence",
+            ".",
+            "..",
+            "/etc/passwd",
+            "a/b",
+            "a b",
+            "~",
+            "%41",
+            "🔒",
+            "*",
+        ]
+        .map(String::from),
+    );
+    let mut leases = Vec::new();
+    for name in &names {
+        leases.push(hold(&locks, name).await);
+    }
+    names.sort();
+    let listed: Vec<_> = list(&locks, "*").await.iter().map(|i| i.key.to_string()).collect();
+    assert_eq!(listed, names);
+    for lease in leases {
+        free(&locks, &lease).await;
+    }
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// Links are not followed: not for the directory, and not for the files in it.
+#[tokio::test]
+async fn links_are_refused() {
+    let dir = Dir::new();
+    let link = dir.path("link");
+    symlink(&dir.0, &link).unwrap();
+    let message = format!("lock directory `{}` is a symbolic link", link.display());
+    assert_eq!(refused(FileLocks::open(&link)), message);
+    assert_eq!(refused(FileLocks::open(format!("{}/", link.display()))), message);
+    fs::remove_file(&link).unwrap();
+
+    let (locks, target) = (dir.open(), dir.path("target"));
+    symlink(&target, dir.path("a.lock")).unwrap();
+    let fault = locks.try_acquire(&claim("a")).await.unwrap_err();
+    let path = dir.path("a.lock");
+    let message = format!("cannot open lock file `{}`, a symbolic link", path.display());
+    assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
+    symlink(&target, dir.path("b.json")).unwrap();
+    symlink(&target, dir.path("c.tmp")).unwrap();
+    take_and_free(&locks, "b").await;
+    let fault = locks.try_acquire(&claim("c")).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Refused);
+    assert!(!target.exists());
+    assert!(attempt(&locks, &claim("c")).await.is_ok(), "the refused draft is gone");
+}
+
+/// A directory that is not ours alone is refused, and the message says why.
+#[test]
+fn exposed_directories_are_refused() {
+    let dir = Dir::new();
+    let shown = dir.0.display();
+    for (mode, text) in [(0o777, "0777"), (0o1777, "1777"), (0o720, "0720")] {
+        fs::set_permissions(&dir.0, fs::Permissions::from_mode(mode)).unwrap();
+        let message = format!("lock directory `{shown}` can be written to by others (mode {text})");
+        assert_eq!(refused(FileLocks::open(&dir.0)), message);
+    }
+    let us = rustix::process::geteuid().as_raw();
+    let (foreign, owner) = foreign_directory(&dir, us);
+    let shown = foreign.display();
+    let message = format!("lock directory `{shown}` belongs to uid {owner}, not to uid {us}");
+    assert_eq!(refused(FileLocks::open(&foreign)), message);
+}
+
+fn foreign_directory(dir: &Dir, us: u32) -> (PathBuf, u32) {
+    if us != 0 {
+        return ("/usr".into(), 0);
+    }
+    std::os::unix::fs::chown(&dir.0, Some(12_345), None).unwrap();
+    (dir.0.clone(), 12_345)
+}
+
+/// The directory is made, private, but its parents are not; and a file is none.
+#[test]
+fn directories_are_made() {
+    let dir = Dir::new();
+    let made = dir.path("locks");
+    FileLocks::open(&made).unwrap();
+    assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o7777, 0o700);
+    let deep = dir.path("no/locks");
+    let message = format!("cannot create lock directory `{}`", deep.display());
+    assert_eq!(refused(FileLocks::open(&deep)), message);
+    let file = dir.path("file");
+    fs::write(&file, "").unwrap();
+    let message = format!("lock directory `{}` is not a directory", file.display());
+    assert_eq!(refused(FileLocks::open(&file)), message);
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(default_dir(), PathBuf::from(format!("/tmp/tenure-{uid}")));
+}
+
+/// Four contenders take, try, cancel and release one lock as fast as they can: never two at once, the fence
+/// always rises, and nothing is left. This is the test of the argument in `files.rs`.
+#[test]
+fn exclusion_under_churn() {
+    let dir = Dir::new();
+    let (inside, last, grants) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for contender in 0..4 {
+            let (dir, inside, last, grants) = (&dir, &inside, &last, &grants);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+                runtime.unwrap().block_on(churn(dir.open(), contender, inside, last, grants));
+            });
+        }
+    });
+    assert!(grants.load(Ordering::Relaxed) > 1_000, "{grants:?} grants");
+    // Threads that were left in the kernel by a cancelled wait clear up when they are through.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(until("a clean directory", async || dir.names() == ["fence"]));
+}
+
+async fn churn(
+    locks: FileLocks,
+    contender: u32,
+    inside: &AtomicBool,
+    last: &AtomicU64,
+    grants: &AtomicU32,
+) {
+    for round in 0..1_500_u32 {
+        let claim = claim("hot");
+        // A third tries, a third waits, a third gives up soon.
+        let patience = match (round + contender) % 3 {
+            0 => Duration::ZERO,
+            1 => DEADLINE,
+            _ => Duration::from_micros(u64::from(round % 7) * 300),
+        };
+        let grant = match patience.is_zero() {
+            true => match locks.step(&claim).await.unwrap() {
+                Step::Granted(grant) => Some(grant),
+                _ => None,
+            },
+            false => {
+                tokio::time::timeout(patience, locks.acquire(&claim)).await.ok().map(Result::unwrap)
+            }
+        };
+        if let Some(grant) = grant {
+            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+            assert!(last.swap(grant.fence, Ordering::SeqCst) < grant.fence, "the fence fell");
+            grants.fetch_add(1, Ordering::Relaxed);
+            std::thread::yield_now();
+            assert!(inside.swap(false, Ordering::SeqCst));
+        }
+        locks.abandon(&claim).await.unwrap();
+    }
+    until("the threads' end", async || threads(&locks) == 0).await;
+}
+
+/// Runs an ignored test of this file in a process of its own.
+fn child(test: &str, dir: &Dir) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("file::tests::{test}"), "--ignored", "--nocapture"]);
+    command.env(CHILD_DIR, &dir.0).stdout(std::process::Stdio::null()).spawn().unwrap()
+}
+
+/// The other process of the tests below: takes the lock `a`, however long that takes, and keeps it.
+#[tokio::test]
+#[ignore = "started by other tests"]
+async fn child_holds() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    let locks = FileLocks::open(dir).unwrap();
+    locks.acquire(&claim("a")).await.unwrap();
+    std::future::pending::<()>().await;
+}
+
+/// A killed process's lock is free at once, and what it left is cleared away by the next holder or look.
+#[tokio::test]
+async fn c7_a_killed_holder_leaves_a_free_lock() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    for clear_by_look in [true, false] {
+        let mut child = child("child_holds", &dir);
+        until("the child's lock", async || !list(&locks, "a").await.is_empty()).await;
+        until("its record", async || {
+            hold_fails(&locks, "a").await.client.is_some_and(|client| client.pid == child.id())
+        })
+        .await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(dir.names(), ["a.json", "a.lock", "fence"]);
+        match clear_by_look {
+            true => assert!(list(&locks, "*").await.is_empty()),
+            false => take_and_free(&locks, "a").await,
+        }
+        assert_eq!(dir.names(), ["fence"]);
+    }
+}
+
+/// A waiter that is stopped, and then killed, keeps nobody else from the lock.
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_stopped_waiter_costs_others_nothing() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let dir = Dir::new();
+    let (one, two) = (dir.open(), dir.open());
+    let lease = hold(&one, "a").await;
+    let mut child = child("child_holds", &dir);
+    until_contended(&one, &lease).await;
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    // The signal is only sent so far; until it arrives, the child can still win the lock and stop with it.
+    until("the child to stop", async || is_stopped(child.id())).await;
+    let waiting = claim("a");
+    let task = wait(&two, &waiting);
+    until("our own place", async || two.shared.state().tickets.len() == 1).await;
+    free(&one, &lease).await;
+    within("the hand-over", task).await.unwrap().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    two.abandon(&waiting).await.unwrap();
+    assert_eq!(dir.names(), ["fence"]);
+}
+
+/// Whether all threads of the process are stopped.
+#[cfg(target_os = "linux")]
+fn is_stopped(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let state = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap();
+    tasks.map(|task| state(task.unwrap())).all(|status| status.contains("State:\tT"))
+}
+
+/// On a full disk a claim is refused with the file that did not fit, and leaves nothing; a lock that is held
+/// can still be given back, and one that cannot be kept closed stays held.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_refused() {
+    let dir = Dir::new();
+    let script = r#"mount -t tmpfs -o size=16k,mode=700 tmpfs "$0" && exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.arg(&dir.0).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "file::tests::child_on_a_full_disk", "--ignored", "--nocapture"]);
+    let output = command.env(CHILD_DIR, &dir.0).output().expect("`unshare` from util-linux");
+    let shown = String::from_utf8_lossy(&output.stderr);
+    let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+    assert!(output.status.success() && ran, "a private 16 KiB tmpfs is needed: {shown}");
+}
+
+/// The part of the test above that runs on the small disk.
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn child_on_a_full_disk() {
+    let path = PathBuf::from(std::env::var_os(CHILD_DIR).expect("the small disk"));
+    let dir = std::mem::ManuallyDrop::new(Dir(path));
+    let locks = dir.open();
+    let full = async |name: &str, file: &str| {
+        let fault = locks.try_acquire(&claim(name)).await.unwrap_err();
+        let message = format!("cannot write `{}`", dir.path(file).display());
+        assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
+        let source = std::error::Error::source(&fault).unwrap().to_string();
+        assert!(source.contains("No space left on device"), "{source}");
+    };
+    let fill = || fs::write(dir.path("filler"), [0; 64 * 1024]).unwrap_err();
+    fill();
+    full("a", "fence").await;
+    assert_eq!(dir.names(), ["fence", "filler"]);
+    fs::remove_file(dir.path("filler")).unwrap();
+    let held = hold(&locks, "held").await;
+    fill();
+    full("a", "a.json").await;
+    assert_eq!(dir.names(), ["fence", "filler", "held.json", "held.lock"]);
+    let fault = locks.release(&held, Then::Closed(DEADLINE)).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Refused);
+    assert!(hold_fails(&locks, "held").await.client.is_some());
+    free(&locks, &held).await;
+    assert_eq!(dir.names(), ["fence", "filler"]);
+}

@@ -1,0 +1,361 @@
+//! What the caller holds: a guard, and what can be made of it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{FaultKind, Loss, Release};
+use crate::claim::Token;
+use crate::error::Error;
+use crate::fence::Fence;
+use crate::gate::{Hold, Parting};
+use crate::key::Key;
+use crate::lease::{Ended, Lease};
+use crate::time::Time;
+
+/// What a release came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The lock is free, or the next one's.
+    Freed,
+    /// The owner holds it so many times more.
+    StillHeld(u32),
+}
+
+/// A held lock. Dropping it releases the lock in the background;
+/// [`release`](Self::release) does so now and says whether it was still yours.
+///
+/// The guard proves that the lock *was* granted, not that it *is* held: a paused process can
+/// outlive its lease. Give [`fence`](Self::fence) to the resource, and watch [`lost`](Self::lost).
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// use tenure_core::{Locker, Memory, Released};
+///
+/// let locker = Locker::new(Memory::space("guards"));
+/// let guard = locker.lock("order:42").await?;
+/// assert!(guard.is_held());
+/// println!("write with fence {}", guard.fence());
+/// assert_eq!(guard.release().await?, Released::Freed);
+/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "if unused, the lock is released at once"]
+pub struct Guard {
+    /// `None` only while it is being taken apart.
+    hold: Option<Hold>,
+    held: Held,
+}
+
+impl Guard {
+    pub(crate) fn new(hold: Hold) -> Self {
+        let held = Held { lease: hold.lease.clone(), serial: hold.serial, fence: hold.fence };
+        Guard { hold: Some(hold), held }
+    }
+
+    /// What is locked.
+    pub fn key(&self) -> &Key {
+        self.held.key()
+    }
+
+    /// The number of this grant, higher than that of every grant of this key before.
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
+    /// How many times the owner held the lock when it got this guard, this one included.
+    pub fn depth(&self) -> u32 {
+        self.hold.as_ref().map_or(0, |hold| hold.depth)
+    }
+
+    /// Whether the lock may be relied on. Asks the clock, not the server.
+    pub fn is_held(&self) -> bool {
+        self.held.is_held()
+    }
+
+    /// How much of the lease is left; decades where it has no end of its own.
+    pub fn remaining(&self) -> Duration {
+        self.held.remaining()
+    }
+
+    /// Until when the lock may be relied on, if it is not renewed.
+    pub fn valid_until(&self) -> Time {
+        self.held.lease.valid_until()
+    }
+
+    /// Waits until the lock is lost, and says why. Needs nobody else to be awake: it has its own
+    /// timer, and the clock it looks at counts suspend.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does nothing.
+    pub async fn lost(&self) -> Loss {
+        self.held.ended().await.unwrap_or(Loss::Gone)
+    }
+
+    /// Waits until less than `before` of the lease is left: a warning *before* the loss.
+    pub async fn endangered(&self, before: Duration) {
+        self.held.lease.wait_endangered(before).await;
+    }
+
+    /// Renews the lease now.
+    ///
+    /// # Errors
+    ///
+    /// [`is_lost`](Error::is_lost) if it is not ours any more, or what kept the engine from answering;
+    /// then the lock is held as long as the clock says.
+    pub async fn renew(&self) -> Result<(), Error> {
+        let Some(hold) = self.hold.as_ref().filter(|hold| hold.is_valid()) else {
+            return Err(self.held.lost_error());
+        };
+        hold.engine.renew_now(&hold.lease).await
+    }
+
+    /// The same view without the right to release, for whoever works under the lock.
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Errors
+    ///
+    /// [`is_lost`](Error::is_lost) if it had been lost: somebody else may have held it meanwhile.
+    /// [`is_unknown`](Error::is_unknown) or [`is_unavailable`](Error::is_unavailable) if the engine did
+    /// not answer; it is asked again in the background until the ttl has passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the rest to the background.
+    pub async fn release(mut self) -> Result<Released, Error> {
+        match self.hold.take() {
+            Some(hold) => release(hold).await,
+            None => Err(self.held.lost_error()),
+        }
+    }
+
+    /// Lets go of the guard without ending the hold: the `Locker` goes on renewing it until
+    /// [`Locker::release`](crate::Locker::release) is called with its key.
+    pub fn detach(mut self) -> Detached {
+        if let Some(hold) = &self.hold {
+            hold.engine.gates.detach(hold);
+        }
+        Detached { hold: self.hold.take(), held: self.held.clone() }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Guard");
+        shown.field("key", self.key()).field("fence", &self.fence().get());
+        shown.field("is_held", &self.is_held()).finish()
+    }
+}
+
+/// Ends a hold and tells the server if it was the last.
+pub(crate) async fn release(hold: Hold) -> Result<Released, Error> {
+    let (engine, lease) = (hold.engine.clone(), hold.lease.clone());
+    let key = lease.claim().key();
+    if engine.is_forked() {
+        hold.forget();
+        return Err(Error::forked(key));
+    }
+    let departure = match hold.part() {
+        Parting::StillHeld(count) => return Ok(Released::StillHeld(count)),
+        Parting::HandedOver => {
+            engine.observe.handed_over(&lease);
+            return Ok(Released::Freed);
+        }
+        Parting::Lost(lease, loss) => {
+            engine.deal_with_loss(&lease);
+            return Err(Error::lost(key, loss));
+        }
+        Parting::Depart(departure) => departure,
+    };
+    match engine.release(&lease, departure.then()).await {
+        Ok(answer) => {
+            departure.done();
+            if answer == Release::NotHeld {
+                engine.observe.lost(&lease, &Loss::Gone);
+            }
+            told(key, answer)
+        }
+        Err(fault) => {
+            // Dropped undone, it is asked again in the background. What the server refuses for
+            // good, it will refuse again.
+            if fault.kind() == FaultKind::Refused {
+                departure.done();
+            }
+            Err(Error::backend(Some(key), fault))
+        }
+    }
+}
+
+fn told(key: &Key, answer: Release) -> Result<Released, Error> {
+    match answer {
+        Release::Freed => Ok(Released::Freed),
+        Release::StillHeld(count) => Ok(Released::StillHeld(count)),
+        Release::NotHeld => Err(Error::lost(key, Loss::Gone)),
+    }
+}
+
+/// A view of a held lock, for whoever works under it. Cheap to clone; cannot release.
+#[derive(Clone, Debug)]
+pub struct Held {
+    lease: Arc<Lease>,
+    serial: u64,
+    fence: Fence,
+}
+
+impl Held {
+    /// What is locked.
+    pub fn key(&self) -> &Key {
+        self.lease.claim().key()
+    }
+
+    /// The number of this grant.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Whether the lock may be relied on. False after a release, too.
+    pub fn is_held(&self) -> bool {
+        self.is_ours() && self.lease.is_valid()
+    }
+
+    /// How much of the lease is left.
+    pub fn remaining(&self) -> Duration {
+        if self.is_ours() { self.lease.remaining() } else { Duration::ZERO }
+    }
+
+    /// Waits until the lock is not held any more: `Some` loss, or `None` if it was released.
+    pub async fn ended(&self) -> Option<Loss> {
+        // The lease wakes us when it ends, and when it goes to another task of this process.
+        loop {
+            let changed = self.lease.changed();
+            if !self.is_ours() {
+                return None;
+            }
+            match self.lease.ended() {
+                Some(Ended::Lost(loss)) => return Some(loss),
+                Some(Ended::Released) => return None,
+                None => changed.await,
+            }
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.lease.holder() == self.serial
+    }
+
+    fn lost_error(&self) -> Error {
+        match self.lease.ended() {
+            Some(Ended::Lost(loss)) => Error::lost(self.key(), loss),
+            _ => Error::lost(self.key(), Loss::Gone),
+        }
+    }
+}
+
+/// A lock that outlives its guard: renewed by its `Locker`, released by key.
+#[derive(Debug)]
+pub struct Detached {
+    hold: Option<Hold>,
+    held: Held,
+}
+
+impl Detached {
+    /// What is locked.
+    pub fn key(&self) -> &Key {
+        self.held.key()
+    }
+
+    /// The number of this grant.
+    pub fn fence(&self) -> Fence {
+        self.held.fence
+    }
+
+    /// Writes the lease down for [`Locker::adopt`](crate::Locker::adopt) in another process. This process
+    /// stops renewing it, so it must be adopted before its ttl has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unsupported`](Error::is_unsupported) where a lock ends with its process,
+    /// [`is_lost`](Error::is_lost) if it is lost already, [`is_invalid`](Error::is_invalid) if the owner
+    /// holds it more than once. In each case it stays as it is.
+    pub async fn write_down(mut self) -> Result<WrittenLease, Error> {
+        let hold = self.hold.as_ref().ok_or_else(|| self.held.lost_error())?;
+        hold.engine.must_be_adoptable(self.key())?;
+        if !hold.is_valid() {
+            return Err(self.held.lost_error());
+        }
+        let let_go = hold.engine.backend.let_go(&hold.lease).await;
+        let_go.map_err(|fault| Error::backend(Some(self.key()), fault))?;
+        let gate = hold.engine.gates.carry_away(hold)?;
+        hold.lease.finish(Ended::Released);
+        hold.engine.schedule.remove(&hold.lease);
+        drop(gate);
+        let (claim, ttl) = (hold.lease.claim(), hold.lease.ttl());
+        let written = WrittenLease {
+            key: claim.key().to_string(),
+            token: claim.token(),
+            fence: self.held.fence,
+            ttl,
+        };
+        if let Some(hold) = self.hold.take() {
+            hold.forget();
+        }
+        Ok(written)
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        // The hold stays with the `Locker`.
+        if let Some(hold) = self.hold.take() {
+            hold.forget();
+        }
+    }
+}
+
+/// A lease on paper: what another process needs to carry it on. Holds the token, so keep it secret.
+///
+/// Its text is one line of JSON.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// use tenure_core::{Locker, Memory, WrittenLease};
+///
+/// let (here, there) = (Locker::new(Memory::space("w")), Locker::new(Memory::space("w")));
+/// let paper = here.lock("order:42").await?.detach().write_down().await?.to_string();
+///
+/// let written: WrittenLease = paper.parse()?;
+/// let guard = there.adopt(&written).await?;
+/// assert!(guard.is_held());
+/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenLease {
+    pub(crate) key: String,
+    pub(crate) token: Token,
+    pub(crate) fence: Fence,
+    pub(crate) ttl: Duration,
+}
+
+impl fmt::Display for WrittenLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl FromStr for WrittenLease {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        serde_json::from_str(text)
+            .map_err(|error| Error::invalid(format!("not a written lease: {error}")))
+    }
+}

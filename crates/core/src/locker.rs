@@ -1,0 +1,309 @@
+//! Where callers start: the `Locker`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Capabilities, LockInfo, Loss, Query, Release, Then};
+use crate::claim::{Claim, Token};
+use crate::engine::Engine;
+use crate::error::{Error, Waited};
+use crate::gate::{Entry, Lead, Patience};
+use crate::guard::{self, Guard, Released, WrittenLease};
+use crate::key::Key;
+use crate::lease::Lease;
+use crate::options::{Options, Renew};
+use crate::owner::Owner;
+use crate::request::{Ask, Lock, Request, TryLock};
+use crate::time::Clock;
+
+/// The least time that a shutdown gives to what is under way in the background.
+const SHUTDOWN_LEAST: Duration = Duration::from_secs(2);
+
+/// Locks keys on one engine. Cheap to clone; clones share everything.
+///
+/// Tasks of the same `Locker` that want the same key queue here first and cost the engine one claim.
+/// The first claim starts one background thread, which renews what is held and gives back what was
+/// dropped; it ends with the last clone and guard.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// use tenure_core::{Locker, Memory};
+///
+/// let locker = Locker::new(Memory::space("lockers"));
+/// let guard = locker.lock("order:42").await?; // waits its turn
+/// let Some(other) = locker.try_lock("order:43").await? else { return Ok(()) };
+/// # drop((guard, other));
+/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Locker {
+    engine: Arc<Engine>,
+}
+
+impl Locker {
+    /// A locker on `backend`, with the default options.
+    pub fn new(backend: impl Backend) -> Self {
+        Locker { engine: Engine::new(Arc::new(backend), Options::default()) }
+    }
+
+    /// A locker on `backend` with defaults of its own.
+    pub fn builder(backend: impl Backend) -> LockerBuilder {
+        LockerBuilder { backend: Arc::new(backend), options: Options::default() }
+    }
+
+    /// Asks for `key`: set options on what this returns, then `.await` it.
+    pub fn lock(&self, key: impl AsRef<str>) -> Lock {
+        Lock(Request::new(&self.engine, key.as_ref()))
+    }
+
+    /// Asks for `key` once: `.await` gives `None` if another holds it.
+    pub fn try_lock(&self, key: impl AsRef<str>) -> TryLock {
+        TryLock(Request::new(&self.engine, key.as_ref()))
+    }
+
+    /// Releases what a [detached](Guard::detach) guard left behind.
+    ///
+    /// # Errors
+    ///
+    /// [`is_not_held`](Error::is_not_held) if nothing was left here under that key,
+    /// [`is_lost`](Error::is_lost) if it was and has been lost since.
+    pub async fn release(&self, key: &str) -> Result<Released, Error> {
+        let key = Key::new(key)?;
+        self.must_be_open(&key)?;
+        let hold = self.engine.gates.attach(&self.engine, &key)?;
+        guard::release(hold).await
+    }
+
+    /// Carries on a lease that another process has [written down](crate::Detached::write_down).
+    ///
+    /// # Errors
+    ///
+    /// [`is_lost`](Error::is_lost) if its ttl has passed meanwhile, [`is_busy`](Error::is_busy) if this
+    /// process is asking for the key itself, [`is_unsupported`](Error::is_unsupported) where a lock ends
+    /// with its process.
+    pub async fn adopt(&self, written: &WrittenLease) -> Result<Guard, Error> {
+        let ask = self.ask_for(written)?;
+        self.engine.start(&ask.key)?;
+        self.engine.must_be_adoptable(&ask.key)?;
+        let lead = match self.engine.gates.enter(&self.engine, &ask, Patience::Try)? {
+            Entry::Lead(lead) => lead,
+            Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
+            _ => return Err(Error::busy(&ask.key, Waited::Not, None)),
+        };
+        self.carry_on(lead, &ask, written).await
+    }
+
+    async fn carry_on(
+        &self,
+        lead: Lead,
+        ask: &Arc<Ask>,
+        written: &WrittenLease,
+    ) -> Result<Guard, Error> {
+        let engine = &self.engine;
+        let claim = Arc::new(Claim::new(ask.key.clone(), written.token, ask.terms()));
+        let adopted = engine.backend.adopt(&claim).await;
+        let term = adopted.map_err(|fault| Error::backend(Some(&ask.key), fault))?;
+        let term = term.ok_or_else(|| Error::lost(&ask.key, Loss::Gone))?;
+        let lease = Lease::adopted(claim, written.fence, term, engine.clock.clone());
+        let hold = lead.settle(ask, Arc::new(lease), written.fence)?;
+        engine.reschedule(&hold.lease);
+        Ok(Guard::new(hold))
+    }
+
+    fn ask_for(&self, written: &WrittenLease) -> Result<Arc<Ask>, Error> {
+        let options = Options { ttl: written.ttl, ..self.engine.defaults };
+        options.validate(&self.engine.can)?;
+        let (key, owner) = (Key::new(&written.key)?, Owner::current());
+        Ok(Arc::new(Ask { key, options, owner, label: None, reason: None, name: None }))
+    }
+
+    /// Who holds `key` and who waits for it, as the engine sees it; `None` if nobody does.
+    ///
+    /// # Errors
+    ///
+    /// What kept the engine from answering.
+    pub async fn inspect(&self, key: &str) -> Result<Option<LockInfo>, Error> {
+        let key = Key::new(key)?;
+        let found = self.look(Some(&key), &Query::Key(key.clone())).await?;
+        Ok(found.into_iter().next())
+    }
+
+    /// All locks whose name matches a [glob](crate::glob), by name.
+    ///
+    /// # Errors
+    ///
+    /// What kept the engine from answering.
+    pub async fn list(&self, glob: &str) -> Result<Vec<LockInfo>, Error> {
+        self.look(None, &Query::Glob(glob.into())).await
+    }
+
+    /// Whether anybody holds `key`.
+    ///
+    /// # Errors
+    ///
+    /// What kept the engine from answering.
+    pub async fn is_locked(&self, key: &str) -> Result<bool, Error> {
+        let found = self.inspect(key).await?;
+        Ok(found.is_some_and(|lock| !lock.holders.is_empty()))
+    }
+
+    /// How many times this `Locker`'s present owner of `key` holds it; zero if nobody here does.
+    /// Asks nobody.
+    pub fn hold_count(&self, key: &str) -> u32 {
+        let held = Key::new(key).ok().and_then(|key| self.engine.gates.held(&key));
+        held.filter(|(_, lease)| lease.is_valid()).map_or(0, |(depth, _)| depth)
+    }
+
+    async fn look(&self, key: Option<&Key>, query: &Query) -> Result<Vec<LockInfo>, Error> {
+        if self.engine.closing.is_cancelled() {
+            return Err(Error::closed(key));
+        }
+        let found = self.engine.backend.inspect(query).await;
+        found.map_err(|fault| Error::backend(key, fault))
+    }
+
+    /// Takes `key` away from the holder that was seen with `seen`; a newer one is never hit. `by` says
+    /// who does so and why, and reaches the former holder.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unsupported`](Error::is_unsupported) where that cannot be done, with what to do instead.
+    pub async fn force_release(&self, key: &str, seen: Token, by: &str) -> Result<Release, Error> {
+        let key = Key::new(key)?;
+        self.must_be_open(&key)?;
+        let answer = self.engine.backend.force_release(&key, seen, by).await;
+        tracing::warn!(component = "tenure", %key, by, result = ?answer, "lock released by force");
+        answer.map_err(|fault| Error::backend(Some(&key), fault))
+    }
+
+    fn must_be_open(&self, key: &Key) -> Result<(), Error> {
+        match self.engine.closing.is_cancelled() {
+            true => Err(Error::closed(Some(key))),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends this locker and all its clones: no new claims; waits end as [closed](Error::is_closed);
+    /// holders have `drain` to finish; what is still held then is taken from them
+    /// ([`Loss::Shutdown`](crate::backend::Loss::Shutdown)) and given back. Idempotent.
+    ///
+    /// Release your own guards first, or it waits for them.
+    pub async fn shutdown(&self, drain: Duration) -> Shutdown {
+        let engine = &self.engine;
+        let until = engine.clock.now().after(drain);
+        engine.gates.close();
+        engine.closing.cancel();
+        tokio::select! {
+            () = engine.gates.emptied() => {}
+            () = engine.clock.sleep_until(until) => {}
+        }
+        let report = self.take_all_away().await;
+        engine.drained(until.max(engine.clock.now().after(SHUTDOWN_LEAST))).await;
+        engine.backend.close().await;
+        report
+    }
+
+    async fn take_all_away(&self) -> Shutdown {
+        let mut report = Shutdown::default();
+        let mut releases = tokio::task::JoinSet::new();
+        for lease in self.engine.gates.leases() {
+            let engine = self.engine.clone();
+            // The holder hears of it before anybody else can have the lock.
+            engine.lose(&lease, Loss::Shutdown);
+            releases.spawn(async move {
+                let released = engine.release(&lease, Then::Free).await;
+                (lease.claim().key().clone(), released.is_ok())
+            });
+        }
+        while let Some(joined) = releases.join_next().await {
+            match joined {
+                Ok((_, true)) => report.released += 1,
+                Ok((key, false)) => report.unreleased.push(key),
+                Err(_) => {}
+            }
+        }
+        report
+    }
+
+    /// What the engine can and cannot do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.engine.can
+    }
+
+    /// The clock that leases are measured with.
+    pub fn clock(&self) -> Clock {
+        self.engine.clock.clone()
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+}
+
+/// Makes a [`Locker`] with defaults of its own.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_core::{Locker, Memory};
+///
+/// let locker = Locker::builder(Memory::space("")).ttl(Duration::from_secs(10)).build()?;
+/// # Ok::<(), tenure_core::Error>(())
+/// ```
+#[must_use = "a builder does nothing until it is built"]
+pub struct LockerBuilder {
+    backend: Arc<dyn Backend>,
+    options: Options,
+}
+
+impl LockerBuilder {
+    /// How long a dead holder keeps others out. Default 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// How long to pause between looks where nobody tells. Default 100 ms.
+    pub fn retry_interval(mut self, interval: Duration) -> Self {
+        self.options.retry_interval = interval;
+        self
+    }
+
+    /// When leases are renewed. Default: at a third of the ttl.
+    pub fn renew(mut self, renew: Renew) -> Self {
+        self.options.renew = renew;
+        self
+    }
+
+    /// The longest time to hold a lock. Default: none.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.options.max_hold = Some(longest);
+        self
+    }
+
+    /// The longest time to wait for one. Default: for ever.
+    pub fn wait(mut self, longest: Duration) -> Self {
+        self.options.wait = crate::options::Wait::For(longest);
+        self
+    }
+
+    /// The locker.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for values that do not go together.
+    pub fn build(self) -> Result<Locker, Error> {
+        self.options.validate(&self.backend.capabilities())?;
+        Ok(Locker { engine: Engine::new(self.backend, self.options) })
+    }
+}
+
+/// What a [shutdown](Locker::shutdown) had to take away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shutdown {
+    /// How many locks were still held and have been given back.
+    pub released: usize,
+    /// Those that could not be given back; they end with their ttl.
+    pub unreleased: Vec<Key>,
+}

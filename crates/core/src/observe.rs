@@ -1,0 +1,210 @@
+//! What is told to logs and metrics. One place for every event and every name.
+//!
+//! The key is in the logs, never in a metric's label; the token is in neither.
+//! Handles of metrics are looked up once per name: install the recorder before the first lock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+use crate::backend::{Fault, Loss, Release, Renewal};
+use crate::error::Error;
+use crate::gate::Hold;
+use crate::lease::Lease;
+use crate::request::Ask;
+
+/// Label of locks for which the caller gave no name.
+const UNNAMED: &str = "unnamed";
+/// A renewal that leaves less than this part of the ttl is worth a warning.
+const MARGIN_SHORT: u32 = 3;
+
+/// The metrics of one `Locker`.
+#[derive(Default)]
+pub(crate) struct Observe {
+    totals: OnceLock<Totals>,
+    unnamed: OnceLock<Arc<Series>>,
+    named: Mutex<HashMap<Arc<str>, Arc<Series>>>,
+}
+
+struct Totals {
+    active: Gauge,
+    waiters: Gauge,
+    contentions: Counter,
+    renewed: Histogram,
+    renewal_lost: Histogram,
+    renewal_unknown: Histogram,
+}
+
+/// The metrics of one name.
+struct Series {
+    acquired: Histogram,
+    busy: Histogram,
+    timeout: Histogram,
+    error: Histogram,
+    held: Histogram,
+}
+
+impl Totals {
+    fn new() -> Self {
+        let renewal = |outcome| metrics::histogram!("tenure_lock_renewal_duration_seconds", "outcome" => outcome);
+        Totals {
+            active: metrics::gauge!("tenure_lock_active"),
+            waiters: metrics::gauge!("tenure_lock_waiters"),
+            contentions: metrics::counter!("tenure_lock_contentions_total"),
+            renewed: renewal("renewed"),
+            renewal_lost: renewal("lost"),
+            renewal_unknown: renewal("unknown"),
+        }
+    }
+}
+
+impl Series {
+    fn new(name: &Arc<str>) -> Arc<Self> {
+        let acquire = |outcome| metrics::histogram!("tenure_lock_acquire_duration_seconds", "name" => name.to_string(), "outcome" => outcome);
+        Arc::new(Series {
+            acquired: acquire("acquired"),
+            busy: acquire("busy"),
+            timeout: acquire("timeout"),
+            error: acquire("error"),
+            held: metrics::histogram!("tenure_lock_hold_duration_seconds", "name" => name.to_string()),
+        })
+    }
+}
+
+impl Observe {
+    fn totals(&self) -> &Totals {
+        self.totals.get_or_init(Totals::new)
+    }
+
+    fn series(&self, name: Option<&Arc<str>>) -> Arc<Series> {
+        let Some(name) = name else {
+            return self.unnamed.get_or_init(|| Series::new(&Arc::from(UNNAMED))).clone();
+        };
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.entry(name.clone()).or_insert_with(|| Series::new(name)).clone()
+    }
+
+    /// A lock was granted after `waited`.
+    pub(crate) fn acquired(&self, ask: &Ask, hold: &Hold, waited: Duration, contended: bool) {
+        let fence = hold.fence.get();
+        if contended {
+            tracing::info!(component = "tenure", key = %ask.key, owner = owner(ask), label = label(ask), result = "acquired", ?waited, fence, "lock acquired after a wait");
+        } else {
+            tracing::debug!(component = "tenure", key = %ask.key, owner = owner(ask), label = label(ask), result = "acquired", ?waited, fence, "lock acquired");
+        }
+        self.series(ask.name.as_ref()).acquired.record(waited);
+    }
+
+    /// `try_lock` found it held.
+    pub(crate) fn busy(&self, ask: &Ask, waited: Duration) {
+        tracing::debug!(component = "tenure", key = %ask.key, owner = owner(ask), result = "busy", ?waited, "lock busy");
+        self.series(ask.name.as_ref()).busy.record(waited);
+        self.contended();
+    }
+
+    /// A lock was not granted.
+    pub(crate) fn not_acquired(&self, ask: &Ask, error: &Error, waited: Duration) {
+        let series = self.series(ask.name.as_ref());
+        let (result, duration) = match error {
+            error if error.is_timeout() => ("timeout", &series.timeout),
+            error if error.is_busy() => ("busy", &series.busy),
+            _ => ("error", &series.error),
+        };
+        duration.record(waited);
+        tracing::debug!(component = "tenure", key = %ask.key, owner = owner(ask), result, ?waited, %error, "lock not acquired");
+    }
+
+    /// Somebody had to wait.
+    pub(crate) fn contended(&self) {
+        self.totals().contentions.increment(1);
+    }
+
+    /// Counts a waiter as long as the value lives.
+    pub(crate) fn waiting(&self) -> impl Drop + use<> {
+        Waiting::new(self.totals().waiters.clone())
+    }
+
+    /// A lease is held.
+    pub(crate) fn holding(&self) {
+        self.totals().active.increment(1.0);
+    }
+
+    /// A lease is not held any more.
+    pub(crate) fn freed(&self) {
+        self.totals().active.decrement(1.0);
+    }
+
+    /// A holder is done, whatever its release comes to. Re-entries are not counted.
+    pub(crate) fn held(&self, ask: &Ask, held: Duration) {
+        self.series(ask.name.as_ref()).held.record(held);
+    }
+
+    /// A lease was handed to the next task.
+    pub(crate) fn handed_over(&self, lease: &Lease) {
+        tracing::debug!(component = "tenure", key = %lease.claim().key(), result = "handed_over", "lock released");
+    }
+
+    /// A lease was given back, or not.
+    pub(crate) fn released(&self, lease: &Lease, answer: &Result<Release, Fault>) {
+        let key = lease.claim().key();
+        match answer {
+            Ok(answer) => {
+                tracing::debug!(component = "tenure", %key, result = ?answer, "lock released")
+            }
+            Err(fault) => {
+                tracing::warn!(component = "tenure", %key, result = "unknown", %fault, "release failed")
+            }
+        }
+    }
+
+    /// A renewal was answered, or not.
+    pub(crate) fn renewed(&self, lease: &Lease, answer: &Renewal, took: Duration) {
+        let (key, left) = (lease.claim().key(), lease.remaining());
+        match answer {
+            Renewal::Renewed { .. } if left < lease.ttl() / MARGIN_SHORT => {
+                tracing::warn!(component = "tenure", %key, result = "renewed", ?left, "lock renewed late");
+                self.totals().renewed.record(took);
+            }
+            Renewal::Renewed { .. } => {
+                tracing::debug!(component = "tenure", %key, result = "renewed", ?left, "lock renewed");
+                self.totals().renewed.record(took);
+            }
+            Renewal::Lost(_) => self.totals().renewal_lost.record(took),
+            Renewal::Unknown(fault) => {
+                tracing::warn!(component = "tenure", %key, result = "unknown", ?left, %fault, "renewal failed");
+                self.totals().renewal_unknown.record(took);
+            }
+        }
+    }
+
+    /// A held lock is lost.
+    pub(crate) fn lost(&self, lease: &Lease, loss: &Loss) {
+        tracing::error!(component = "tenure", key = %lease.claim().key(), result = "lost", reason = loss.word(), "lock lost: {loss}");
+        metrics::counter!("tenure_lock_losses_total", "reason" => loss.word()).increment(1);
+    }
+}
+
+fn owner(ask: &Ask) -> Option<String> {
+    ask.owner.as_ref().map(ToString::to_string)
+}
+
+fn label(ask: &Ask) -> Option<&str> {
+    ask.label.as_deref()
+}
+
+struct Waiting(Gauge);
+
+impl Waiting {
+    fn new(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Waiting(gauge)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}

@@ -1,0 +1,56 @@
+//! The scoped form: something done under a lock, and never without it.
+
+use std::future::Future;
+
+use crate::error::Error;
+use crate::guard::Held;
+use crate::request::Lock;
+
+impl Lock {
+    /// Runs `body` under the lock and gives it back on every way out.
+    ///
+    /// Two results, as with `tokio::time::timeout`: the outer is ours, the inner the body's. If the
+    /// lock is lost, the body is dropped at its next await point and the outer result
+    /// [is lost](Error::is_lost). The body's own error is never hidden by ours; a loss that is only
+    /// found at the release, after the body succeeded, is reported.
+    ///
+    /// # Errors
+    ///
+    /// Those of acquiring, and a lost lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure_core::{Fence, Locker, Memory};
+    ///
+    /// async fn charge(fence: Fence) -> Result<&'static str, std::io::Error> {
+    ///     Ok("receipt")
+    /// }
+    ///
+    /// let locker = Locker::new(Memory::space("run"));
+    /// let receipt = locker.lock("order:42").run(async |held| charge(held.fence()).await).await??;
+    /// assert_eq!(receipt, "receipt");
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn run<F, B, T, E>(self, body: F) -> Result<Result<T, E>, Error>
+    where
+        F: FnOnce(Held) -> B,
+        B: Future<Output = Result<T, E>>,
+    {
+        let guard = self.await?;
+        let done = tokio::select! {
+            // The loss is looked at first: a body that ends together with its lock ended without it.
+            biased;
+            loss = guard.lost() => return Err(Error::lost(guard.key(), loss)),
+            done = body(guard.held()) => done,
+        };
+        match (done, guard.release().await) {
+            (Ok(_), Err(error)) if error.is_lost() => Err(error),
+            (done, _) => Ok(done),
+        }
+    }
+}
