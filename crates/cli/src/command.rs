@@ -68,10 +68,9 @@ fn trouble(program: &OsStr, error: &io::Error) -> Trouble {
         io::ErrorKind::NotFound => {
             Trouble::new(Outcome::NotFound, format!("command `{shown}` not found"))
         }
-        _ => Trouble::new(
-            Outcome::NotRunnable,
-            format!("command `{shown}` cannot be run: {error}"),
-        ),
+        _ => {
+            Trouble::new(Outcome::NotRunnable, format!("command `{shown}` cannot be run: {error}"))
+        }
     }
 }
 

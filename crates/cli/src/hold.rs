@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::getpgrp;
-use tenure_core::backend::Loss;
-use tenure_core::time::{Clock, Time, margin};
-use tenure_core::Guard;
+use tenure::Guard;
+use tenure::backend::Loss;
+use tenure::time::{Clock, Time, margin};
 
 use crate::args::{OnLost, RunArgs};
 use crate::child::{Change, Child, End};

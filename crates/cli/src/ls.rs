@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::io::IsTerminal as _;
 
-use tenure_core::backend::{Holding, LockInfo};
+use tenure::backend::{Holding, LockInfo};
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::{Everywhere, LsArgs};
@@ -95,7 +95,7 @@ fn row(lock: &LockInfo, holding: Option<&Holding>) -> Row {
 mod tests {
     use super::*;
     use crate::view::samples::{busy, foreign};
-    use tenure_core::Key;
+    use tenure::Key;
 
     /// Columns are aligned on the screen, whatever the script; what is not known is a dash.
     #[test]

@@ -8,8 +8,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure_core::backend::Loss;
-use tenure_core::{Client, Fence, Holder};
+use tenure::backend::Loss;
+use tenure::{Client, Fence, Holder};
 
 use crate::text::{escape, exact, ordinal, shell_word, short};
 
@@ -69,7 +69,11 @@ pub(crate) fn acquired(key: &str, waited: Duration, fence: Fence) -> String {
 }
 
 /// The end of a wait that came to nothing. `gave_up` is how long it was, if it was one at all.
-pub(crate) fn not_acquired(key: &str, holder: Option<&Holder>, gave_up: Option<Duration>) -> String {
+pub(crate) fn not_acquired(
+    key: &str,
+    holder: Option<&Holder>,
+    gave_up: Option<Duration>,
+) -> String {
     let by = holder.map(holder_briefly).unwrap_or_else(|| "is held".into());
     let after = gave_up.map(|wait| format!(" (gave up after {})", exact(wait)));
     format!("tenure: not acquired: {} {by}{}", escape(key), after.unwrap_or_default())
@@ -177,7 +181,7 @@ pub(crate) fn free(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::time::UnixMillis;
+    use tenure::time::UnixMillis;
 
     const FIVE: Duration = Duration::from_secs(5);
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tenure_core::{Client, Error, Guard, Key, Lock, Locker};
+use tenure::{Client, Error, Guard, Key, Lock, Locker, TTL_DEFAULT};
 
 use crate::args::{Everywhere, RunArgs};
 use crate::child::{Child, End};
@@ -22,9 +22,6 @@ use crate::trouble::{self, Trouble};
 use crate::url::{self, Place};
 use crate::wait::{self, Waited};
 
-/// How long a dead machine keeps others out. Thirty seconds rides out a failover; the library's
-/// default too, said here because the grace and the command's environment depend on it.
-const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// How long to wait for the engine to undo or finish what is under way. A lease frees what is left.
 const FAREWELL: Duration = Duration::from_secs(5);
 

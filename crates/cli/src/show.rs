@@ -5,9 +5,9 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
-use tenure_core::backend::{Holding, LockInfo, Waiting};
-use tenure_core::time::UnixMillis;
-use tenure_core::{Client, Key};
+use tenure::backend::{Holding, LockInfo, Waiting};
+use tenure::time::UnixMillis;
+use tenure::{Client, Key};
 
 use crate::args::{Everywhere, ShowArgs};
 use crate::output;

@@ -1,6 +1,6 @@
 //! What went wrong before or beside the command, and which outcome that makes.
 
-use tenure_core::{Error, Key};
+use tenure::{Error, Key};
 
 use crate::status::Outcome;
 use crate::text;

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use tenure_core::Locker;
+use tenure::Locker;
 
 use crate::args::Everywhere;
 use crate::output;
@@ -73,7 +73,7 @@ impl Place {
     }
 
     fn default_place() -> Result<Self, Trouble> {
-        let dir = tenure_core::file::default_dir();
+        let dir = tenure::file::default_dir();
         Self::of(format!("file:{}", dir.display()), Source::Nobody)
     }
 
@@ -92,7 +92,7 @@ impl Place {
     }
 
     /// What the engine said, without our password.
-    pub(crate) fn trouble(&self, error: &tenure_core::Error) -> Trouble {
+    pub(crate) fn trouble(&self, error: &tenure::Error) -> Trouble {
         let trouble = Trouble::engine(error);
         Trouble { chain: self.scrub(&trouble.chain), ..trouble }
     }
@@ -144,7 +144,7 @@ fn unicode(name: &str, value: OsString) -> Result<String, Trouble> {
 pub(crate) fn with_locker<T>(
     flags: &Everywhere,
     talk: &mut Talk,
-    work: impl AsyncFnOnce(&Locker) -> Result<T, tenure_core::Error>,
+    work: impl AsyncFnOnce(&Locker) -> Result<T, tenure::Error>,
 ) -> Result<T, Trouble> {
     let place = Place::find(flags)?;
     runtime()?.block_on(async {

@@ -4,9 +4,9 @@
 //! meaning without a new `schema`. Tokens never appear.
 
 use serde::Serialize;
-use tenure_core::backend::{Holding, LockInfo, Waiting};
-use tenure_core::time::UnixMillis;
-use tenure_core::{Client, Holder, Mode};
+use tenure::backend::{Holding, LockInfo, Waiting};
+use tenure::time::UnixMillis;
+use tenure::{Client, Holder, Mode};
 
 use crate::status::millis;
 
@@ -124,7 +124,7 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 pub(crate) mod samples {
     use super::*;
     use std::time::Duration;
-    use tenure_core::{Fence, Key};
+    use tenure::{Fence, Key};
 
     pub(crate) fn holder(user: &str, pid: u32) -> Holder {
         let client =
@@ -145,10 +145,8 @@ pub(crate) mod samples {
         deploy.reason = Some("release 41".into());
         deploy.lease_left = Some(Duration::from_millis(21_400));
         let holding = Holding::new(deploy, Some(Fence::from_raw(27_431)), None);
-        let queue = vec![
-            Waiting::new(holder("ann", 99), ago(12)),
-            Waiting::new(Holder::unknown(), None),
-        ];
+        let queue =
+            vec![Waiting::new(holder("ann", 99), ago(12)), Waiting::new(Holder::unknown(), None)];
         LockInfo::exclusive(Key::new(key).unwrap(), vec![holding], Some(queue))
     }
 

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tenure_core::backend::LockInfo;
-use tenure_core::{Client, Error, Guard, Holder, Key, Lock, Locker};
+use tenure::backend::LockInfo;
+use tenure::{Client, Error, Guard, Holder, Key, Lock, Locker};
 
 use crate::output;
 use crate::signals::Signals;
@@ -89,7 +89,7 @@ fn sight<'a>(info: Option<&'a LockInfo>, us: &Client) -> (Option<&'a Holder>, Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::backend::{Holding, Waiting};
+    use tenure::backend::{Holding, Waiting};
 
     fn client(pid: u32) -> Client {
         Client { host: "h".into(), pid, user: "u".into(), program: "p".into() }

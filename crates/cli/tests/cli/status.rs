@@ -1,15 +1,13 @@
 //! How a run ends: exit statuses and the status file.
 
-mod common;
-
-use common::{Space, assert_matches, bare, done};
+use crate::common::{Space, assert_matches, bare, done};
 
 /// The exit status is the command's own, exactly.
 #[test]
 fn the_commands_own_status() {
     let space = Space::new();
     for code in [0, 1, 3, 75, 255] {
-        let run = common::done(space.sh("run k", &format!("exit {code}")));
+        let run = done(space.sh("run k", &format!("exit {code}")));
         assert_eq!((run.code, run.err.as_str()), (Some(code), ""));
     }
 }

@@ -1,8 +1,6 @@
 //! What all tests of the tool share: a directory of their own, the tool itself, and waiting for a
 //! state with a deadline.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -14,85 +12,86 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Longer than anything takes on a machine that is merely slow.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A directory of locks that no other test knows.
-pub struct Space {
+pub(crate) struct Space {
     dir: tempfile::TempDir,
 }
 
 /// What a finished run said and how it ended.
 #[derive(Debug)]
-pub struct Done {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Space {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Space { dir: tempfile::tempdir().unwrap() }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("file:{}", self.path("locks").display())
     }
 
     /// The tool with this directory, and an environment that says nothing about locks.
-    pub fn tenure<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+    pub(crate) fn tenure<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = bare(args);
         command.env("TENURE_URL", self.url()).current_dir(self.dir.path());
         command
     }
 
     /// `tenure ARGS` to its end.
-    pub fn done<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
+    pub(crate) fn done<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
         done(self.tenure(args))
     }
 
     /// `tenure ARGS`, where ARGS are separated by spaces, then `-- sh -c SCRIPT`.
-    pub fn sh(&self, args: &str, script: &str) -> Command {
+    pub(crate) fn sh(&self, args: &str, script: &str) -> Command {
         self.tenure(args.split_whitespace().chain(["--", "sh", "-c", script]))
     }
 
     /// Starts a run that holds `key` until this file is removed; returns when the command runs.
-    pub fn hold(&self, args: &str) -> Running {
-        let (held, script) = (self.path("held"), "touch held; while [ -e held ]; do sleep 0.01; done");
+    pub(crate) fn hold(&self, args: &str) -> Running {
+        let (held, script) =
+            (self.path("held"), "touch held; while [ -e held ]; do sleep 0.01; done");
         let running = Running::start(self.sh(args, script));
         wait_for("the lock to be held", || held.exists());
         running
     }
 
-    pub fn let_go(&self) {
+    pub(crate) fn let_go(&self) {
         std::fs::remove_file(self.path("held")).unwrap();
     }
 
     /// What `show KEY --json` says of the lock; null if it is free.
-    pub fn show(&self, key: &str) -> Value {
+    pub(crate) fn show(&self, key: &str) -> Value {
         let shown = self.done(["show", "--json", key]);
         assert_eq!(shown.code, Some(0), "{shown:?}");
         serde_json::from_str::<Value>(&shown.out).unwrap()["lock"].take()
     }
 
-    pub fn is_free(&self, key: &str) -> bool {
+    pub(crate) fn is_free(&self, key: &str) -> bool {
         self.show(key).is_null()
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    pub fn report(&self) -> Value {
+    pub(crate) fn report(&self) -> Value {
         serde_json::from_str(&self.read("status.json")).unwrap()
     }
 }
 
 /// The tool without any place for its locks.
-pub fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tenure"));
     for name in ["TENURE_URL", "TENURE_URL_FILE", "REDIS_URL", "NO_COLOR"] {
         command.env_remove(name);
@@ -101,7 +100,7 @@ pub fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-pub fn done(mut command: Command) -> Done {
+pub(crate) fn done(mut command: Command) -> Done {
     Done::of(command.output().unwrap())
 }
 
@@ -113,35 +112,37 @@ impl Done {
 }
 
 /// A tool that is still running. Killed with the test, should that fail.
-pub struct Running(Option<Child>);
+pub(crate) struct Running(Option<Child>);
 
 impl Running {
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(Some(command.spawn().unwrap()))
     }
 
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.0.as_ref().unwrap().id().try_into().unwrap())
     }
 
-    pub fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
     }
 
-    pub fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     /// Waits for the end, within the deadline.
-    pub fn finish(mut self) -> Done {
+    pub(crate) fn finish(mut self) -> Done {
         wait_for("the run to end", || self.is_over());
         Done::of(self.0.take().unwrap().wait_with_output().unwrap())
     }
 
     /// The first line that it says.
-    pub fn first_line(&mut self) -> String {
+    pub(crate) fn first_line(&mut self) -> String {
+        // One byte at a time: what a buffer had read ahead would be missing from the rest.
         let stderr = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
+        #[allow(clippy::unbuffered_bytes, reason = "see above")]
         let bytes = stderr.bytes().map(Result::unwrap).take_while(|byte| *byte != b'\n');
         String::from_utf8(bytes.collect()).unwrap()
     }
@@ -157,7 +158,7 @@ impl Drop for Running {
 }
 
 /// Waits until `state` is so, and fails after the deadline.
-pub fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
     let start = Instant::now();
     while !state() {
         assert!(start.elapsed() < DEADLINE, "waited in vain for {what}");
@@ -166,21 +167,21 @@ pub fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
 }
 
 /// Whether a process runs (a zombie does not).
-pub fn is_alive(pid: i32) -> bool {
+pub(crate) fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
 /// The process id that a command wrote to a file; waits until it has.
-pub fn pid_in(path: &Path) -> i32 {
+pub(crate) fn pid_in(path: &Path) -> i32 {
     let read = || std::fs::read_to_string(path).ok()?.trim().parse().ok();
     wait_for("a process id", || read().is_some());
     read().unwrap()
 }
 
 /// Asserts that all of `text` matches a pattern.
-pub fn assert_matches(text: &str, pattern: &str) {
+pub(crate) fn assert_matches(text: &str, pattern: &str) {
     let whole = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
     assert!(whole.is_match(text), "{text:?} does not match {pattern:?}");
 }

@@ -1,8 +1,6 @@
 //! What the command gets, and what it does not.
 
-mod common;
-
-use common::{Space, assert_matches, bare, done, is_alive, pid_in};
+use crate::common::{Space, assert_matches, bare, done, is_alive, pid_in};
 use std::io::Write as _;
 use std::process::Stdio;
 

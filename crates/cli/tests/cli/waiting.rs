@@ -1,8 +1,6 @@
 //! Two runs and one lock: who waits, what is said, how a wait ends.
 
-mod common;
-
-use common::{Running, Space, assert_matches, bare, done, wait_for};
+use crate::common::{Running, Space, assert_matches, bare, done, wait_for};
 use std::time::{Duration, Instant};
 
 /// What is said of a holder that these tests started.
@@ -53,7 +51,10 @@ fn long_waits_are_told() {
     space.let_go();
     let run = waiter.finish();
     assert_eq!(run.code, Some(0));
-    assert_matches(&run.err, r"tenure: acquired db-migrate after (\d+ms|\d+(\.\d)?s) \(fence \d+\)\n");
+    assert_matches(
+        &run.err,
+        r"tenure: acquired db-migrate after (\d+ms|\d+(\.\d)?s) \(fence \d+\)\n",
+    );
     assert_eq!(holder.finish().code, Some(0));
 }
 

@@ -1,8 +1,6 @@
 //! Row 69 of the torture list: the lock ends before the command.
 
-mod common;
-
-use common::{Running, Space, assert_matches, bare, done, is_alive, pid_in, wait_for};
+use crate::common::{Running, Space, assert_matches, bare, done, is_alive, pid_in, wait_for};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -10,7 +8,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn t69_at_most_asks_first() {
     let space = Space::new();
-    let script = "trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
+    let script = "exec 2>/dev/null; trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
     let start = Instant::now();
     let run = done(space.sh("run --at-most 1s --grace 400ms --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
@@ -46,9 +44,9 @@ fn t69_term_then_kill_for_the_whole_group() {
 fn t69_stragglers_are_killed() {
     let space = Space::new();
     let straggler = "trap '' TERM; echo $$ > straggler; while :; do sleep 0.01; done";
-    let script = format!("sh -c \"$0\" & sleep 60");
-    let mut run = space.tenure(["run", "--at-most", "1s", "k", "--", "sh", "-c", &script]);
-    run.arg(straggler.replace("$0", ""));
+    let script = "sh -c \"$0\" & sleep 60";
+    let mut run = space.tenure(["run", "--at-most", "1s", "k", "--", "sh", "-c", script]);
+    run.arg(straggler);
     assert_eq!(done(run).code, Some(79));
     let pid = pid_in(&space.path("straggler"));
     wait_for("the straggler to die", || !is_alive(pid));
@@ -86,9 +84,13 @@ fn t69_on_lost_kill() {
 fn t69_on_lost_ignore() {
     let space = Space::new();
     let script = "sleep 0.8; echo finished > log; exit 4";
-    let run = done(space.sh("run --at-most 300ms --on-lost ignore --status-file status.json k", script));
+    let run =
+        done(space.sh("run --at-most 300ms --on-lost ignore --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
-    assert_eq!(run.err, "tenure: losing k: --at-most is over; the command goes on\ntenure: lost k\n");
+    assert_eq!(
+        run.err,
+        "tenure: losing k: --at-most is over; the command goes on\ntenure: lost k\n"
+    );
     assert_eq!(space.read("log"), "finished\n");
     assert_eq!(space.report()["child"]["status"], 4);
 }

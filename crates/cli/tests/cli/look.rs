@@ -1,8 +1,6 @@
 //! `tenure ls`, `tenure show` and completion.
 
-mod common;
-
-use common::{Running, Space, assert_matches, done, wait_for};
+use crate::common::{Running, Space, assert_matches, done, wait_for};
 use serde_json::Value;
 
 /// `ls` shows every lock on a line of its own.

@@ -1,8 +1,6 @@
 //! Row 58 of the torture list: names that nobody expects.
 
-mod common;
-
-use common::{Space, assert_matches};
+use crate::common::{Space, assert_matches};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -10,7 +8,8 @@ use std::os::unix::ffi::OsStrExt as _;
 #[test]
 fn t58_odd_names_work() {
     let space = Space::new();
-    for key in ["}x", "{}", "a}b{c", "a b", "* ? [ ]", "🔒", "订单:42", "a/../b", ".", "..", "~"] {
+    for key in ["}x", "{}", "a}b{c", "a b", "* ? [ ]", "🔒", "订单:42", "a/../b", ".", "..", "~"]
+    {
         let run = space.done(["run", key, "--", "sh", "-c", "printf %s \"$TENURE_KEY\""]);
         assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (Some(0), key, ""));
         assert!(space.is_free(key), "{key}");
@@ -24,10 +23,7 @@ fn t58_bad_names_are_refused() {
     let cases = [
         ("", "invalid key ``: it is empty"),
         ("a\nb", r"invalid key `a\nb`: it contains the control character `\n`"),
-        (
-            "\u{1b}[31m",
-            r"invalid key `\u{1b}[31m`: it contains the control character `\u{1b}`",
-        ),
+        ("\u{1b}[31m", r"invalid key `\u{1b}[31m`: it contains the control character `\u{1b}`"),
     ];
     for (key, message) in cases {
         for run in [space.done(["run", key, "--", "true"]), space.done(["show", key])] {
@@ -58,8 +54,5 @@ fn t58_names_that_are_not_text() {
     let odd = OsStr::from_bytes(b"a\xff\x1bb");
     let run = space.done([OsStr::new("run"), odd, OsStr::new("--"), OsStr::new("true")]);
     assert_eq!(run.code, Some(64));
-    assert_eq!(
-        run.err,
-        "tenure: error: invalid key `a\u{fffd}\\u{1b}b`: it is not valid UTF-8\n"
-    );
+    assert_eq!(run.err, "tenure: error: invalid key `a\u{fffd}\\u{1b}b`: it is not valid UTF-8\n");
 }

@@ -1,8 +1,6 @@
 //! Signals to us: while waiting, while the command runs, and the one that nobody can catch.
 
-mod common;
-
-use common::{Running, Space, is_alive, pid_in, wait_for};
+use crate::common::{Running, Space, is_alive, pid_in, wait_for};
 use nix::sys::signal::Signal;
 
 /// A signal ends a wait at once with 128+N, and nothing is left of it.
@@ -105,7 +103,8 @@ fn t69_sigkill_takes_the_command_along() {
 #[test]
 fn stops_are_forwarded() {
     let space = Space::new();
-    let run = Running::start(space.sh("run k", "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done"));
+    let run =
+        Running::start(space.sh("run k", "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done"));
     let pid = pid_in(&space.path("pid"));
     run.send(Signal::SIGTSTP);
     wait_for("the command to stop", || state(pid) == "T");
