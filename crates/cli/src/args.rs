@@ -34,6 +34,7 @@ Durations: 500ms, 10s, 5m, 1h30m. Data goes to stdout, talk to stderr.";
 
 /// What every command understands.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
 pub(crate) struct Everywhere {
     /// Where the locks are kept, such as file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
     ///

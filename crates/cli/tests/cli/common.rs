@@ -166,11 +166,15 @@ pub(crate) fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
     }
 }
 
+/// The letter that the kernel gives a process's state; empty if there is no such process.
+pub(crate) fn state(pid: i32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().unwrap_or_default().chars().take(1).collect()
+}
+
 /// Whether a process runs (a zombie does not).
 pub(crate) fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| !"ZX".contains(state))
+    !["", "Z", "X"].contains(&state(pid).as_str())
 }
 
 /// The process id that a command wrote to a file; waits until it has.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 #[test]
 fn t69_at_most_asks_first() {
     let space = Space::new();
-    let script = "exec 2>/dev/null; trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
+    let script =
+        "exec 2>/dev/null; trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
     let start = Instant::now();
     let run = done(space.sh("run --at-most 1s --grace 400ms --status-file status.json k", script));
     assert_eq!(run.code, Some(79));

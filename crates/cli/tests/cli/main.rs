@@ -12,4 +12,5 @@ mod look;
 mod lost;
 mod signals;
 mod status;
+mod terminal;
 mod waiting;

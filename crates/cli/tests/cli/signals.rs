@@ -1,6 +1,6 @@
 //! Signals to us: while waiting, while the command runs, and the one that nobody can catch.
 
-use crate::common::{Running, Space, is_alive, pid_in, wait_for};
+use crate::common::{Running, Space, is_alive, pid_in, state, wait_for};
 use nix::sys::signal::Signal;
 
 /// A signal ends a wait at once with 128+N, and nothing is left of it.
@@ -112,9 +112,4 @@ fn stops_are_forwarded() {
     std::fs::write(space.path("go"), "").unwrap();
     run.send(Signal::SIGCONT);
     assert_eq!(run.finish().code, Some(0));
-}
-
-fn state(pid: i32) -> String {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().unwrap_or_default().chars().take(1).collect()
 }
