@@ -43,6 +43,12 @@ impl Signals {
         Ok(signals)
     }
 
+    /// For tests: nobody sends anything.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Signals { streams: Vec::new(), ignored: 0 }
+    }
+
     /// Listens also for those that a command may want. Not before there is one: until then Ctrl-Z
     /// stops us as it stops any program.
     pub(crate) fn for_the_command(&mut self) -> io::Result<()> {
@@ -101,7 +107,7 @@ mod tests {
     /// A signal that arrives while nobody listens is there when somebody does.
     #[tokio::test]
     async fn signals_are_kept_until_asked_for() {
-        let mut signals = Signals { streams: Vec::new(), ignored: 0 };
+        let mut signals = Signals::none();
         signals.listen(&[Signal::SIGUSR2]).unwrap();
         nix::sys::signal::raise(Signal::SIGUSR2).unwrap();
         assert_eq!(signals.next().await, Signal::SIGUSR2);

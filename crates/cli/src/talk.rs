@@ -41,6 +41,14 @@ impl Talk {
         Talk { quiet: flags.quiet, colored, terminal, live: false, aside: None }
     }
 
+    /// For tests: what is said comes out at the other end.
+    #[cfg(test)]
+    pub(crate) fn overheard() -> (Self, Receiver<String>) {
+        let ((lines, heard), (_, done)) = (channel(), channel());
+        let aside = Some(Aside { lines, done });
+        (Talk { quiet: false, colored: false, terminal: false, live: false, aside }, heard)
+    }
+
     /// Says something that `-q` silences.
     pub(crate) fn say(&mut self, line: &str) {
         if !self.quiet {
