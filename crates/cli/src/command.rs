@@ -3,6 +3,9 @@
 //! In: the words after `--`, and what the lock adds to its environment. Out: a [`Child`] that leads a
 //! process group of its own, dies with us, and inherits neither the lock's descriptor (everything
 //! that we open is close-on-exec) nor our password.
+//!
+//! What dies with us if we are killed is the command itself. Its own children do not, nor does a
+//! set-user-id program: the kernel takes the request back for those.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

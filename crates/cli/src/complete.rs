@@ -3,6 +3,9 @@
 //! In: a shell's request, in a variable of our own (`COMPLETE` could be somebody else's). Out:
 //! candidates; for a key, those that are locked right now. A backend that is slow or gone completes
 //! to nothing: a Tab must neither hang nor print an error into a command line.
+//!
+//! Known limit: bash splits words at `:` (`COMP_WORDBREAKS`), so it completes `ord` to `order:42` but
+//! nothing after the colon itself. The other shells do both.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;

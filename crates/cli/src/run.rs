@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tenure::time::Time;
 use tenure::{Client, Error, Guard, Key, Lock, Locker, TTL_DEFAULT};
 
 use crate::args::{Everywhere, RunArgs};
@@ -91,23 +92,27 @@ impl Run<'_> {
             locker = self.place.connect(self.talk) => Ok(locker),
         };
         match connected {
-            Ok(locker) => self.with(&locker?, signals).await,
+            Ok(locker) => self.with(&locker?, &mut signals).await,
             Err(signal) => self.interrupted(signal),
         }
     }
 
-    async fn with(&mut self, locker: &Locker, mut signals: Signals) -> Result<(), Trouble> {
+    async fn with(&mut self, locker: &Locker, signals: &mut Signals) -> Result<(), Trouble> {
         self.say_what_is_ignored(locker);
         let start = locker.clock().now();
         let request = self.request(locker);
-        let waited = wait::acquire(locker, self.key, request, &mut signals, self.talk).await;
+        let waited = wait::acquire(locker, self.key, request, signals, self.talk).await;
         self.report.waited_ms = millis(locker.clock().now().since(start));
         let result = match waited {
             Waited::Acquired(guard) => self.hold(locker, guard, signals).await,
             Waited::Interrupted(signal) => self.interrupted(signal),
             Waited::Failed(error) => self.failed(&error),
         };
-        locker.shutdown(FAREWELL).await;
+        // Whoever signals again does not want to wait for that either.
+        tokio::select! {
+            _ = locker.shutdown(FAREWELL) => {}
+            _ = signals.next() => {}
+        }
         result
     }
 
@@ -162,25 +167,30 @@ impl Run<'_> {
         &mut self,
         locker: &Locker,
         guard: Guard,
-        mut signals: Signals,
+        signals: &mut Signals,
     ) -> Result<(), Trouble> {
-        let (clock, since) = (locker.clock(), locker.clock().now());
+        let since = locker.clock().now();
         self.report.fence = Some(guard.fence().to_string());
-        let mut terminal = Terminal::open();
-        let started = self.start(&guard, &mut signals, terminal.as_mut());
-        let policy = Policy::new(self.args, self.ttl(), locker.capabilities().expires);
-        let end = match started {
-            Err(trouble) => Err(trouble),
-            Ok(child) => {
-                let (guard, clock, fate) = (&guard, clock.clone(), Fate::Secure);
-                let talk = &mut *self.talk;
-                let hold = Hold { guard, clock, since, policy, child, terminal, talk, fate };
-                Ok(hold.until_the_end(&mut signals).await)
-            }
-        };
-        self.report.held_ms = Some(millis(clock.now().since(since)));
+        let ended = self.watch(locker, &guard, since, signals).await;
+        self.report.held_ms = Some(millis(locker.clock().now().since(since)));
         let released = self.release(guard).await;
-        end.map(|(end, secure)| self.concluded(end, secure && released))
+        ended.map(|(end, secure)| self.concluded(end, secure && released))
+    }
+
+    /// Starts the command and stays with it. `true`: it had the lock to its end.
+    async fn watch(
+        &mut self,
+        locker: &Locker,
+        guard: &Guard,
+        since: Time,
+        signals: &mut Signals,
+    ) -> Result<(End, bool), Trouble> {
+        let mut terminal = Terminal::open();
+        let child = self.start(guard, signals, terminal.as_mut())?;
+        let policy = Policy::new(self.args, self.ttl(), locker.capabilities().expires);
+        let (clock, talk, fate) = (locker.clock(), &mut *self.talk, Fate::Secure);
+        let hold = Hold { guard, clock, since, policy, child, terminal, talk, fate };
+        Ok(hold.until_the_end(signals).await)
     }
 
     fn start(
@@ -190,6 +200,12 @@ impl Run<'_> {
         terminal: Option<&mut Terminal>,
     ) -> Result<Child, Trouble> {
         signals.for_the_command().map_err(|error| unable(&error))?;
+        // We may have been stopped since the lock was granted.
+        if !guard.is_held() {
+            let key = self.key;
+            let late = format!("lock `{key}` was lost before the command could start");
+            return Err(Trouble::new(Outcome::Lost, late));
+        }
         command::start(&self.task(guard), terminal)
     }
 

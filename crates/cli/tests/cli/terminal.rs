@@ -62,6 +62,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
+        #[allow(clippy::print_stderr, reason = "what was on the screen explains a failure best")]
         if std::thread::panicking() {
             eprintln!("the screen: {:?}", self.shown());
         }
