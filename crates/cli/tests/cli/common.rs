@@ -2,14 +2,14 @@
 //! state with a deadline.
 
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 /// Longer than anything takes on a machine that is merely slow.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -100,60 +100,61 @@ pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comman
     command
 }
 
-pub(crate) fn done(mut command: Command) -> Done {
-    Done::of(command.output().unwrap())
-}
-
-impl Done {
-    fn of(output: Output) -> Self {
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
+pub(crate) fn done(command: Command) -> Done {
+    Running::start(command).finish()
 }
 
 /// A tool that is still running. Killed with the test, should that fail.
-pub(crate) struct Running(Option<Child>);
+///
+/// It writes to files: a pipe would stay open, and the test with it, as long as any descendant lives.
+pub(crate) struct Running {
+    child: Child,
+    out: NamedTempFile,
+    err: NamedTempFile,
+    /// How much of `err` the test has read already.
+    read: usize,
+}
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running(Some(command.spawn().unwrap()))
+        let (out, err) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
+        command.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
+        Running { child: command.spawn().unwrap(), out, err, read: 0 }
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_raw(self.0.as_ref().unwrap().id().try_into().unwrap())
+        Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
     pub(crate) fn send(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
     }
 
-    pub(crate) fn is_over(&mut self) -> bool {
-        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
-    }
-
     /// Waits for the end, within the deadline.
     pub(crate) fn finish(mut self) -> Done {
-        wait_for("the run to end", || self.is_over());
-        Done::of(self.0.take().unwrap().wait_with_output().unwrap())
+        wait_for("the run to end", || self.child.try_wait().unwrap().is_some());
+        let code = self.child.wait().unwrap().code();
+        let out = std::fs::read_to_string(self.out.path()).unwrap();
+        Done { code, out, err: self.unread() }
     }
 
-    /// The first line that it says.
-    pub(crate) fn first_line(&mut self) -> String {
-        // One byte at a time: what a buffer had read ahead would be missing from the rest.
-        let stderr = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
-        #[allow(clippy::unbuffered_bytes, reason = "see above")]
-        let bytes = stderr.bytes().map(Result::unwrap).take_while(|byte| *byte != b'\n');
-        String::from_utf8(bytes.collect()).unwrap()
+    /// The next line that it says.
+    pub(crate) fn line(&mut self) -> String {
+        wait_for("a line", || self.unread().contains('\n'));
+        let line = self.unread().split('\n').next().unwrap().to_owned();
+        self.read += line.len() + 1;
+        line
+    }
+
+    fn unread(&self) -> String {
+        std::fs::read_to_string(self.err.path()).unwrap()[self.read..].to_owned()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -12,7 +12,7 @@ fn t54_signals_end_a_wait() {
     for (signal, code) in signals {
         let file = ["run", "--status-file", "status.json", "k", "--", "touch", "ran"];
         let mut waiter = Running::start(space.tenure(file));
-        assert!(waiter.first_line().starts_with("tenure: waiting for k"));
+        assert!(waiter.line().starts_with("tenure: waiting for k"));
         waiter.send(signal);
         assert_eq!(waiter.finish().code, Some(code));
         assert_eq!(space.report()["outcome"], "interrupted");

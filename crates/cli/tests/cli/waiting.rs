@@ -43,7 +43,7 @@ fn long_waits_are_told() {
     let space = Space::new();
     let holder = space.hold("run --reason release_41 db-migrate");
     let mut waiter = Running::start(space.tenure(["run", "db-migrate", "--", "true"]));
-    let line = waiter.first_line();
+    let line = waiter.line();
     assert_matches(
         &line,
         r#"tenure: waiting for db-migrate: held \d+s by tester@\S+ \(pid \d+, "release_41"\)(, you are 1st)?"#,
