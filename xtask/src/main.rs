@@ -1,1 +1,59 @@
-fn main() {}
+//! The project's own commands. `cargo xtask` lists them.
+
+mod packages;
+mod shell;
+mod tidy;
+
+use std::process::ExitCode;
+
+use shell::{Done, cargo};
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test [--times N]   install what the tests need, then every check and every test (N times the tests)
+  setup              only install what the tests need
+  bench [ARG]...     the figures, against the bare thing in the same run
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["test"] => test(1),
+        ["test", "--times", times] => {
+            times.parse().map_err(|_| format!("`{times}` is no number")).and_then(test)
+        }
+        ["setup"] => packages::install(),
+        ["bench", rest @ ..] => {
+            cargo(&[&["run", "--release", "-p", "tenure-bench", "--"], rest].concat())
+        }
+        _ => Err(HELP.into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every check, cheapest first, then every test.
+fn test(times: u32) -> Done {
+    packages::install()?;
+    tidy::check()?;
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    shell::run(
+        shell::cargo_command(&["doc", "--workspace", "--no-deps", "--locked"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    // Binaries that tests start must be there before the first of them runs.
+    cargo(&["build", "--workspace", "--all-targets", "--locked"])?;
+    for round in 1..=times {
+        println!("tests, round {round} of {times}");
+        cargo(&["test", "--workspace", "--locked"])?;
+    }
+    Ok(())
+}

@@ -68,12 +68,14 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
             }
             Entry::Wait(mut ticket) => {
                 let _waiting = bounds.begin_waiting(engine);
-                let told = bounds.within(ticket.turn()).await;
+                // A shutdown tells those in the queue itself.
+                let told = bounds.within(ticket.turn(), None).await;
                 told.map_err(|end| bounds.error(ask, end, engine.gates.holder(&ask.key)))?
             }
         };
         let hold = match turn {
-            Turn::Lead(lead) => ask_server(lead, engine, ask, bounds).await?,
+            // Boxed, so that the future of one who waits for its turn is small.
+            Turn::Lead(lead) => Box::pin(ask_server(lead, engine, ask, bounds)).await?,
             Turn::Hold(hold) => hold,
             Turn::Refused(error) => return Err(error),
         };
@@ -92,13 +94,13 @@ async fn ask_server(
     bounds: &mut Bounds,
 ) -> Result<Hold, Error> {
     if let Some(at) = lead.not_before() {
-        let paused = bounds.within(engine.clock.sleep_until(at)).await;
+        let paused = bounds.within(engine.clock.sleep_until(at), Some(&engine.closing)).await;
         paused.map_err(|end| bounds.error(ask, end, None))?;
     }
     let claim = lead.claim(ask)?;
     let asked = {
         let _waiting = engine.observe.waiting();
-        bounds.within(engine.backend.acquire(&claim)).await
+        bounds.within(engine.backend.acquire(&claim), Some(&engine.closing)).await
     };
     bounds.contended |= claim.sight().holder.is_some();
     // When a bound ends the wait, the lead is dropped, and with it goes the claim: to the next
@@ -157,7 +159,10 @@ async fn by_attempts(
             return Err(Error::busy(&ask.key, waited, holder));
         }
         let pause = engine.clock.sleep(jittered(ask.options.retry_interval));
-        bounds.within(pause).await.map_err(|end| bounds.error(ask, end, holder))?;
+        bounds
+            .within(pause, Some(&engine.closing))
+            .await
+            .map_err(|end| bounds.error(ask, end, holder))?;
         made += 1;
     }
 }
@@ -219,11 +224,15 @@ async fn ask_server_once(
 /// Renews a lease that was handed over or re-entered, where too little of it is left for its new
 /// holder. `None` if it turns out to be lost.
 async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
-    let stale = !hold.lease.is_endless() && hold.lease.remaining() < least_left(ask, &hold);
-    if !stale {
-        return Ok(hold.is_valid().then_some(hold));
+    let left = hold.lease.remaining();
+    if left.is_zero() {
+        return Ok(None);
     }
-    match hold.engine.renew_now(&hold.lease).await {
+    if hold.lease.is_endless() || left >= least_left(ask, &hold) {
+        return Ok(Some(hold));
+    }
+    // Boxed: it is rare, and would make every lock's future larger.
+    match Box::pin(hold.engine.renew_now(&hold.lease)).await {
         Ok(()) => Ok(hold.is_valid().then_some(hold)),
         Err(error) if error.is_lost() => Ok(None),
         Err(error) => Err(error),
@@ -262,7 +271,6 @@ struct Bounds {
     started: Time,
     limit: Option<Duration>,
     cancel: Option<Cancel>,
-    closing: CancellationToken,
     contended: bool,
 }
 
@@ -272,8 +280,8 @@ impl Bounds {
             Wait::Forever => None,
             Wait::For(longest) => Some(longest),
         };
-        let (clock, closing) = (engine.clock.clone(), engine.closing.clone());
-        Bounds { started: clock.now(), clock, limit, cancel, closing, contended: false }
+        let clock = engine.clock.clone();
+        Bounds { started: clock.now(), clock, limit, cancel, contended: false }
     }
 
     fn elapsed(&self) -> Duration {
@@ -288,15 +296,19 @@ impl Bounds {
     }
 
     /// Runs `work` until a bound is reached.
-    async fn within<T>(&mut self, work: impl Future<Output = T>) -> Result<T, End> {
-        let Bounds { clock, started, limit, cancel, closing, .. } = self;
+    async fn within<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        closing: Option<&CancellationToken>,
+    ) -> Result<T, End> {
+        let Bounds { clock, started, limit, cancel, .. } = self;
         let deadline = limit.map(|limit| started.after(limit));
         tokio::select! {
             biased;
             done = work => Ok(done),
             () = at(clock, deadline) => Err(End::Deadline),
             () = signalled(cancel) => Err(End::Cancelled),
-            () = closing.cancelled() => Err(End::Closed),
+            () = closed(closing) => Err(End::Closed),
         }
     }
 
@@ -321,6 +333,13 @@ impl Bounds {
 async fn at(clock: &Clock, deadline: Option<Time>) {
     match deadline {
         Some(deadline) => clock.sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+async fn closed(closing: Option<&CancellationToken>) {
+    match closing {
+        Some(closing) => closing.cancelled().await,
         None => pending().await,
     }
 }

@@ -126,20 +126,23 @@ fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".into())
 }
 
-fn user_name() -> String {
-    let named =
-        ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    named.filter(|name| !name.is_empty()).unwrap_or_else(user_number)
-}
-
+/// By the user's number, since `USER` may be another's or missing, as under cron; by name where the
+/// system's own list has one.
 #[cfg(unix)]
-fn user_number() -> String {
-    format!("uid {}", rustix::process::getuid().as_raw())
+fn user_name() -> String {
+    let number = rustix::process::geteuid().as_raw().to_string();
+    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let named = list.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
+        [name, _, uid, ..] if uid == number => Some(name.to_owned()),
+        _ => None,
+    });
+    let named = named.or_else(|| std::env::var("USER").ok()).filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| format!("uid {number}"))
 }
 
 #[cfg(not(unix))]
-fn user_number() -> String {
-    "unknown".into()
+fn user_name() -> String {
+    std::env::var("USERNAME").unwrap_or_else(|_| "unknown".into())
 }
 
 fn program_name() -> String {

@@ -24,7 +24,7 @@ use crate::key::Key;
 use crate::lease::{Ended, Lease};
 use crate::observe::Observe;
 use crate::options::Options;
-use crate::renewal::{self, Schedule};
+use crate::renewal::{self, Listener, Schedule};
 use crate::time::{Clock, Time};
 
 /// The longest that one call to a backend may take before it counts as unanswered. Backends have
@@ -84,9 +84,6 @@ impl Engine {
 
     /// Starts the background, once. Nothing is claimed before it runs.
     pub(crate) fn start(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
-        if self.is_forked() {
-            return Err(Error::forked(key));
-        }
         if self.background.get().is_some() {
             return Ok(());
         }
@@ -123,6 +120,9 @@ impl Engine {
     }
 
     pub(crate) fn new_claim(&self, key: &Key, terms: Terms) -> Result<Claim, Error> {
+        if self.is_forked() {
+            return Err(Error::forked(key));
+        }
         let token = Token::random().map_err(|error| {
             let fault = Fault::new(FaultKind::Unavailable, "the system gives no random numbers");
             Error::backend(Some(key), fault.caused_by(error))
@@ -295,7 +295,9 @@ impl Background {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
         let (weak, until) = (Arc::downgrade(engine), stop.clone());
-        let work = move || runtime.block_on(renewal::supervise(weak, until));
+        // Listening starts here and now: what is said of the first claim must not be missed.
+        let listener = Listener::new(engine);
+        let work = move || runtime.block_on(renewal::supervise(weak, until, listener));
         std::thread::Builder::new().name("tenure".into()).spawn(work)?;
         let backend = engine.backend.clone();
         handle.spawn(async move { backend.tend().await });

@@ -30,7 +30,7 @@ use crate::key::Key;
 use crate::lease::{Ended, Lease};
 use crate::options::{Reentry, WithinProcess};
 use crate::request::Ask;
-use crate::time::{Time, UnixMillis};
+use crate::time::Time;
 
 /// How many more local hand-offs once another process is known to wait: enough to drain a small
 /// local queue, too few to starve a fleet.
@@ -78,7 +78,6 @@ struct Tenancy {
     detached: u32,
     fence: Fence,
     since: Time,
-    since_wall: UnixMillis,
     at_least: Duration,
     granted_at: Time,
     contended: Option<Contended>,
@@ -213,14 +212,14 @@ impl Gates {
         if tenancy.serial != hold.serial {
             return Parting::lost(lease);
         }
-        if let Some(Ended::Lost(loss)) = lease.ended() {
+        let now = engine.clock.now();
+        if let Some(Ended::Lost(loss)) = lease.ended_by(now) {
             return Parting::Lost(lease.clone(), loss);
         }
         tenancy.depth -= 1;
         if tenancy.depth > 0 {
             return Parting::StillHeld(tenancy.depth);
         }
-        let now = engine.clock.now();
         engine.observe.held(&tenancy.ask, now.since(tenancy.since));
         let rest = tenancy.at_least.saturating_sub(now.since(tenancy.since));
         if rest.is_zero() && gate.hand_over(engine, self, now, &mut unheard) {
@@ -455,7 +454,7 @@ impl Gate {
             Phase::Held(tenancy) => tenancy,
             Phase::Asking(claim) => return claim.as_ref().and_then(|claim| claim.sight().holder),
         };
-        let mut holder = Holder::of(tenancy.lease.claim(), tenancy.since_wall);
+        let mut holder = Holder::of(tenancy.lease.claim(), tenancy.lease.wall_clock(tenancy.since));
         holder.lease_left = (!tenancy.lease.is_endless()).then(|| tenancy.lease.remaining());
         Some(holder)
     }
@@ -534,7 +533,6 @@ impl Tenancy {
             detached: 0,
             fence,
             since: now,
-            since_wall: UnixMillis::now(),
             at_least: ask.options.at_least,
             granted_at: now,
             contended: None,
@@ -573,7 +571,11 @@ impl Tenancy {
         let claim = self.lease.claim();
         let shared = claim.shared_owner().is_some() || next.shared_owner().is_some();
         let unlike = claim.renewed() != next.is_renewed();
-        if shared || unlike || self.is_turn_of_pollers(can, now) || !self.lease.is_valid() {
+        if shared
+            || unlike
+            || self.is_turn_of_pollers(can, now)
+            || self.lease.ended_by(now).is_some()
+        {
             return None;
         }
         if self.lease.is_contended() {
@@ -602,7 +604,6 @@ impl Tenancy {
     fn pass_to(&mut self, ask: Arc<Ask>, serial: u64, fence: Fence, now: Time) {
         self.lease.give_to(serial, &ask.options, now);
         (self.serial, self.fence, self.since) = (serial, fence, now);
-        self.since_wall = UnixMillis::now();
         (self.depth, self.detached, self.at_least) = (1, 0, ask.options.at_least);
         self.ask = ask;
     }

@@ -159,10 +159,6 @@ impl fmt::Debug for Guard {
 pub(crate) async fn release(hold: Hold) -> Result<Released, Error> {
     let (engine, lease) = (hold.engine.clone(), hold.lease.clone());
     let key = lease.claim().key();
-    if engine.is_forked() {
-        hold.forget();
-        return Err(Error::forked(key));
-    }
     let departure = match hold.part() {
         Parting::StillHeld(count) => return Ok(Released::StillHeld(count)),
         Parting::HandedOver => {
@@ -175,6 +171,10 @@ pub(crate) async fn release(hold: Hold) -> Result<Released, Error> {
         }
         Parting::Depart(departure) => departure,
     };
+    if engine.is_forked() {
+        departure.done();
+        return Err(Error::forked(key));
+    }
     match engine.release(&lease, departure.then()).await {
         Ok(answer) => {
             departure.done();

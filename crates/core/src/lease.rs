@@ -15,7 +15,7 @@ use crate::backend::{Grant, Loss, Term};
 use crate::claim::Claim;
 use crate::fence::Fence;
 use crate::options::Options;
-use crate::time::{self, Clock, Time};
+use crate::time::{self, Clock, Time, UnixMillis};
 
 /// The pause after a renewal that brought no answer: a tenth of the interval, within these.
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -115,10 +115,16 @@ impl Lease {
 
     /// How much of the lease is left; zero when it has ended.
     pub fn remaining(&self) -> Duration {
-        match self.ended() {
+        let now = self.clock.now();
+        match self.ended_by(now) {
             Some(_) => Duration::ZERO,
-            None => self.valid_until().since(self.clock.now()),
+            None => self.valid_until().since(now),
         }
+    }
+
+    /// What the wall clock showed at `then`, for people.
+    pub(crate) fn wall_clock(&self, then: Time) -> UnixMillis {
+        UnixMillis::now().before(self.clock.now().since(then))
     }
 
     /// Whether the grant has an end of its own.
@@ -159,17 +165,22 @@ impl Lease {
     /// sees it past its time ends it: a renewal that is being taken in at this moment must not
     /// bring back what somebody has been told is lost.
     pub(crate) fn ended(&self) -> Option<Ended> {
+        self.ended_by(self.clock.now())
+    }
+
+    /// The same for who has just read the clock.
+    pub(crate) fn ended_by(&self, now: Time) -> Option<Ended> {
         if self.ended.get().is_none()
-            && let Some(loss) = self.loss_by_clock()
+            && let Some(loss) = self.loss_by(now)
         {
             self.finish(Ended::Lost(loss));
         }
         self.ended.get().cloned()
     }
 
-    fn loss_by_clock(&self) -> Option<Loss> {
+    fn loss_by(&self, now: Time) -> Option<Loss> {
         let until = self.valid_until();
-        let past = self.clock.now() >= until;
+        let past = now >= until;
         let allowed = Time::from_nanos(self.hold_until.load(Ordering::Acquire));
         past.then_some(if until == allowed { Loss::MaxHold } else { Loss::Expired })
     }

@@ -108,21 +108,40 @@ impl Schedule {
     }
 }
 
+/// What the thread sleeps on. Holds no engine, which must be free to end meanwhile.
+pub(crate) struct Listener {
+    schedule: Arc<Schedule>,
+    clock: Clock,
+    notices: Notices,
+}
+
+impl Listener {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        let (schedule, clock) = (engine.schedule.clone(), engine.clock.clone());
+        Listener { schedule, clock, notices: engine.backend.notices() }
+    }
+}
+
 /// Runs the renewals until `stop`, also after a panic: a lock must not be lost to a bug elsewhere.
-pub(crate) async fn supervise(engine: Weak<Engine>, stop: CancellationToken) {
+pub(crate) async fn supervise(
+    engine: Weak<Engine>,
+    stop: CancellationToken,
+    mut listener: Listener,
+) {
     loop {
-        let run = tokio::spawn(run(engine.clone(), stop.clone()));
-        match run.await {
+        match tokio::spawn(run(engine.clone(), stop.clone(), listener)).await {
             Ok(()) => return,
             Err(panic) => {
-                tracing::error!(component = "tenure", %panic, "renewal panicked, restarting")
+                tracing::error!(component = "tenure", %panic, "renewal panicked, restarting");
+                let Some(engine) = engine.upgrade() else { return };
+                listener = Listener::new(&engine);
             }
         }
     }
 }
 
-async fn run(weak: Weak<Engine>, stop: CancellationToken) {
-    let Some((schedule, clock, mut notices)) = start(&weak) else { return };
+async fn run(weak: Weak<Engine>, stop: CancellationToken, listener: Listener) {
+    let Listener { schedule, clock, mut notices } = listener;
     let mut listening = true;
     loop {
         let until = schedule.plan(clock.now());
@@ -139,11 +158,6 @@ async fn run(weak: Weak<Engine>, stop: CancellationToken) {
         }
         look_at(&engine, schedule.take_due(clock.now()));
     }
-}
-
-fn start(weak: &Weak<Engine>) -> Option<(Arc<Schedule>, Clock, Notices)> {
-    let engine = weak.upgrade()?;
-    Some((engine.schedule.clone(), engine.clock.clone(), engine.backend.notices()))
 }
 
 /// Acts on what the backend says unasked.

@@ -197,6 +197,11 @@ impl UnixMillis {
         UnixMillis(since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)))
     }
 
+    /// This moment less `by`.
+    pub fn before(self, by: Duration) -> Self {
+        UnixMillis(self.0.saturating_sub(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
+    }
+
     /// How long ago this was by the wall clock; zero if it lies ahead.
     pub fn elapsed(self) -> Duration {
         Duration::from_millis(UnixMillis::now().0.saturating_sub(self.0))

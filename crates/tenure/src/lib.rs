@@ -46,3 +46,12 @@ pub mod blocking {
     pub use crate::connect::connect_blocking as connect;
     pub use tenure_core::blocking::*;
 }
+
+/// The examples of the READMEs, as tests.
+#[cfg(doctest)]
+mod readme {
+    #[doc = include_str!("../../../README.md")]
+    struct English;
+    #[doc = include_str!("../../../README.zh-CN.md")]
+    struct Chinese;
+}

@@ -10,7 +10,7 @@ fn environment() {
     let space = Space::new();
     let script = "echo $TENURE_KEY,$TENURE_FENCE,$TENURE_OWNER,$TENURE_TTL_MS";
     let run = done(space.sh("run db-migrate", script));
-    assert_matches(&run.out, r"db-migrate,\d+,tester@[^,]+/\d+,30000\n");
+    assert_matches(&run.out, r"db-migrate,\d+,WHO/\d+,30000\n");
 }
 
 /// Fences rise from one run to the next.

@@ -96,7 +96,7 @@ pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comman
     for name in ["TENURE_URL", "TENURE_URL_FILE", "REDIS_URL", "NO_COLOR"] {
         command.env_remove(name);
     }
-    command.env("USER", "tester").args(args).stdin(Stdio::null());
+    command.args(args).stdin(Stdio::null());
     command
 }
 
@@ -185,8 +185,11 @@ pub(crate) fn pid_in(path: &Path) -> i32 {
     read().unwrap()
 }
 
-/// Asserts that all of `text` matches a pattern.
+/// Asserts that all of `text` matches a pattern, in which `WHO` is this user on this machine.
 pub(crate) fn assert_matches(text: &str, pattern: &str) {
+    let us = tenure::Client::this_process();
+    let who = regex::escape(&format!("{}@{}", us.user, us.host));
+    let pattern = pattern.replace("WHO", &who);
     let whole = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
     assert!(whole.is_match(text), "{text:?} does not match {pattern:?}");
 }

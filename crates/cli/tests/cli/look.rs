@@ -15,7 +15,7 @@ fn ls_as_a_table() {
         &run.out,
         &format!(
             "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE\n\
-             db-migrate +exclusive +tester@\\S+ {pid} +\\d+s +- +(-|0) +\\d+\n"
+             db-migrate +exclusive +WHO {pid} +\\d+s +- +(-|0) +\\d+\n"
         ),
     );
 }
@@ -42,7 +42,12 @@ fn ls_as_json() {
     assert_eq!((&lock["key"], &lock["mode"]), (&"k".into(), &"exclusive".into()));
     let found = &lock["holders"][0];
     assert_eq!(found["pid"], holder.pid().as_raw());
-    assert_eq!((&found["user"], &found["program"]), (&"tester".into(), &"tenure".into()));
+    let us = tenure::Client::this_process();
+    assert_eq!(
+        (&found["user"], &found["host"]),
+        (&us.user.as_str().into(), &us.host.as_str().into())
+    );
+    assert_eq!(found["program"], "tenure");
     assert_eq!((&found["reason"], &found["lease_left_ms"]), (&"why".into(), &Value::Null));
     assert!(found["fence"].as_str().unwrap().parse::<u64>().unwrap() > 0);
     assert!(found["held_ms"].as_u64().is_some());
@@ -85,7 +90,7 @@ fn show_in_full() {
     assert_matches(
         &run.out,
         &format!(
-            "k\n  mode      exclusive\n  holder    tester@\\S+ \\(pid {pid}, tenure\\)\n  \
+            "k\n  mode      exclusive\n  holder    WHO \\(pid {pid}, tenure\\)\n  \
              reason    release_41\n  held for  \\d+s \\(since \\S+Z\\)\n  \
              lease     no end of its own\n  fence     \\d+\n  queue     [^\n]+\n"
         ),

@@ -40,6 +40,17 @@ fn t69_term_then_kill_for_the_whole_group() {
     wait_for("the grandchild to die", || !is_alive(grandchild));
 }
 
+/// A command that is stopped is woken, so that it can follow the request.
+#[test]
+fn t69_a_stopped_command_is_asked_too() {
+    let space = Space::new();
+    let script = "trap 'echo asked > log; exit 0' TERM; kill -STOP $$; exit 1";
+    let run = done(space.sh("run --at-most 1s --status-file status.json k", script));
+    assert_eq!(run.code, Some(79));
+    assert_eq!(space.read("log"), "asked\n");
+    assert_eq!(space.report()["child"]["status"], 0);
+}
+
 /// A descendant that ignores TERM does not outlive a command that followed it.
 #[test]
 fn t69_stragglers_are_killed() {

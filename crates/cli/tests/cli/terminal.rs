@@ -135,6 +135,31 @@ fn t69_ctrl_c_releases() {
     assert!(space.is_free("k"));
 }
 
+/// Alone on a terminal the command has the keyboard from the start, not only when it is stopped for it.
+#[test]
+fn the_keyboard_from_the_start() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    let reader = READER.replacen("'", "'trap \"\" TTIN TTOU; ", 1);
+    screen.type_in(&format!("$T run k -- sh -c {reader}\n"));
+    pid_in(&space.path("pid"));
+    screen.type_in("hello\n");
+    screen.expect("got=hello");
+}
+
+/// After the command a script without job control has its keyboard back.
+#[test]
+fn the_keyboard_afterwards() {
+    let space = Space::new();
+    let mut script = Command::new("sh");
+    script.args(["-c", "$T run k -- true; touch pid; read line; echo after=$line"]);
+    script.env("T", assert_cmd::cargo::cargo_bin!("tenure")).env("TENURE_URL", space.url());
+    let mut screen = Screen::start(script.current_dir(space.path("")));
+    wait_for("the run to end", || space.path("pid").exists());
+    screen.type_in("hello\n");
+    screen.expect("after=hello");
+}
+
 /// In a pipeline the command gets the keyboard when it asks for it.
 #[test]
 fn the_keyboard_in_a_pipeline() {

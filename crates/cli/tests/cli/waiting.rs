@@ -4,7 +4,7 @@ use crate::common::{Running, Space, assert_matches, bare, done, wait_for};
 use std::time::{Duration, Instant};
 
 /// What is said of a holder that these tests started.
-const HELD: &str = r"held \d+s by tester@\S+ \(pid \d+\)";
+const HELD: &str = r"held \d+s by WHO \(pid \d+\)";
 
 /// The second of two runs waits for the first and runs after it; nothing is said of a short wait.
 #[test]
@@ -46,7 +46,7 @@ fn long_waits_are_told() {
     let line = waiter.line();
     assert_matches(
         &line,
-        r#"tenure: waiting for db-migrate: held \d+s by tester@\S+ \(pid \d+, "release_41"\)(, you are 1st)?"#,
+        r#"tenure: waiting for db-migrate: held \d+s by WHO \(pid \d+, "release_41"\)(, you are 1st)?"#,
     );
     space.let_go();
     let run = waiter.finish();
@@ -78,7 +78,7 @@ fn no_wait_says_who() {
     assert_eq!(run.code, Some(75));
     assert_matches(
         &run.err,
-        "tenure: not acquired: k is held by tester@\\S+ for \\d+s\nhint: tenure show k\n",
+        "tenure: not acquired: k is held by WHO for \\d+s\nhint: tenure show k\n",
     );
 }
 
@@ -93,7 +93,7 @@ fn waits_time_out() {
         &run.err,
         &format!(
             "tenure: waiting for k: {HELD}(, you are 1st)?\ntenure: not acquired: k is held by \
-             tester@\\S+ for \\d+s \\(gave up after 600ms\\)\nhint: tenure show k\n"
+             WHO for \\d+s \\(gave up after 600ms\\)\nhint: tenure show k\n"
         ),
     );
 }
@@ -110,7 +110,7 @@ fn at_least_keeps_twins_apart() {
     assert_eq!(twin.code, Some(75), "{twin:?}");
     assert_matches(
         &twin.err,
-        "tenure: not acquired: k was released by tester@\\S+ and is kept closed for another \\d+s\n\
+        "tenure: not acquired: k was released by WHO and is kept closed for another \\d+s\n\
          hint: tenure show k\n",
     );
     let late = space.done(["run", "-q", "k", "--", "true"]);

@@ -40,17 +40,19 @@ pub(super) fn absolute(dir: &Path) -> Result<PathBuf, Fault> {
 pub(super) fn prepare(dir: &Path) -> Result<(), Fault> {
     create(dir)?;
     let data = fs::symlink_metadata(dir).map_err(|error| fault("look at", dir, error))?;
-    let flaw = match () {
-        () if data.is_symlink() => Some("is a symbolic link".into()),
-        () if !data.is_dir() => Some("is not a directory".into()),
-        () => exposure(&data).or_else(|| network(dir)),
-    };
-    flaw.map_or(Ok(()), |flaw| Err(refuse(dir, &flaw)))
+    match wrong_kind(&data).or_else(|| exposure(&data)).or_else(|| network(dir)) {
+        None => Ok(()),
+        Some(flaw) => {
+            let message = format!("lock directory `{}` {flaw}", dir.display());
+            Err(Fault::new(FaultKind::Refused, message))
+        }
+    }
 }
 
-fn refuse(dir: &Path, flaw: &str) -> Fault {
-    let message = format!("lock directory `{}` {flaw}", dir.display());
-    Fault::new(FaultKind::Refused, message)
+fn wrong_kind(data: &Metadata) -> Option<String> {
+    let link = data.is_symlink().then_some("is a symbolic link");
+    let kind = link.or_else(|| (!data.is_dir()).then_some("is not a directory"));
+    kind.map(Into::into)
 }
 
 /// Only the last component: a missing parent is more often a typing error than a wish.

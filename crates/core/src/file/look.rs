@@ -10,9 +10,10 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::files::{Files, Locked, SUFFIXES, fault};
+use super::name;
 use super::record::Record;
 use super::state::Shared;
-use super::{SETTLE_PAUSE, SETTLE_TRIES, name};
+use super::take::{SETTLE_PAUSE, SETTLE_TRIES};
 use crate::backend::{Fault, FaultKind, Holding, LockInfo, Query, Release};
 use crate::claim::{Holder, Token};
 use crate::key::Key;

@@ -1,20 +1,22 @@
 //! The backend by itself, at the level of the contract. Two `FileLocks` on one directory stand for two
 //! processes: the kernel tells open files apart, not processes. Where a process must die, one does.
 
+mod processes;
+mod refusals;
+
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::*;
-use crate::backend::Notice;
-use crate::claim::{Client, Terms};
+use crate::backend::{Loss, Notice, Renewal};
+use crate::claim::{Client, Holder, Terms};
+use crate::fence::Fence;
 
 /// Long enough for a busy machine; a test that waits for it has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Names the directory to a process that a test starts.
-const CHILD_DIR: &str = "TENURE_FILE_TEST_DIR";
 
 /// A directory of its own for each test, gone with it.
 struct Dir(PathBuf);
@@ -76,7 +78,7 @@ async fn hold(locks: &FileLocks, name: &str) -> Arc<Lease> {
     attempt(locks, &claim(name)).await.unwrap()
 }
 
-async fn free(locks: &FileLocks, lease: &Lease) {
+async fn free(locks: &FileLocks, lease: &Arc<Lease>) {
     assert_eq!(locks.release(lease, Then::Free).await.unwrap(), Release::Freed);
 }
 
@@ -105,9 +107,16 @@ async fn until(what: &str, mut state: impl AsyncFnMut() -> bool) {
     .await;
 }
 
+/// What one renewal is answered with.
+async fn renew(locks: &FileLocks, lease: &Arc<Lease>) -> Option<Renewal> {
+    let answered = std::sync::Mutex::new(None);
+    let answer = |_, renewal| *answered.lock().unwrap() = Some(renewal);
+    locks.renew(std::slice::from_ref(lease), &answer).await;
+    answered.into_inner().unwrap()
+}
+
 async fn contended(locks: &FileLocks, lease: &Arc<Lease>) -> bool {
-    let leases = std::slice::from_ref(lease);
-    matches!(locks.renew(leases).await[..], [Renewal::Renewed { contended: true, .. }])
+    matches!(renew(locks, lease).await, Some(Renewal::Renewed { contended: true, .. }))
 }
 
 async fn until_contended(locks: &FileLocks, lease: &Arc<Lease>) {
@@ -159,7 +168,8 @@ async fn every_call_can_be_repeated() {
     let lease = attempt(&locks, &claim).await.unwrap();
     let again = locks.acquire(&claim).await.unwrap();
     assert_eq!(Fence::from_server(again.fence), lease.fence());
-    free(&locks, &lease).await;
+    let released = locks.release(&lease, Then::Closed(Duration::ZERO)).await.unwrap();
+    assert_eq!(released, Release::Freed);
     assert_eq!(locks.release(&lease, Then::Free).await.unwrap(), Release::NotHeld);
     attempt(&locks, &claim).await.unwrap();
     locks.abandon(&claim).await.unwrap();
@@ -180,7 +190,7 @@ async fn a_waiter_is_woken() {
     free(&one, &lease).await;
     let grant = within("the hand-over", task).await.unwrap().unwrap();
     assert!(Fence::from_server(grant.fence) > lease.fence() && !grant.contended);
-    let lease = Lease::new(waiting, grant, two.clock());
+    let lease = Arc::new(Lease::new(waiting, grant, two.clock()));
     free(&two, &lease).await;
     assert_eq!(dir.names(), ["fence"]);
 }
@@ -262,7 +272,7 @@ async fn claims_of_one_process_queue() {
         let grant = within("the next turn", task).await.unwrap().unwrap();
         assert!(Fence::from_server(grant.fence) > last);
         last = Fence::from_server(grant.fence);
-        free(&two, &Lease::new(claim.clone(), grant, two.clock())).await;
+        free(&two, &Arc::new(Lease::new(claim.clone(), grant, two.clock()))).await;
     }
     until("the thread's end", async || threads(&two) == 0).await;
     assert_eq!(dir.names(), ["fence"]);
@@ -281,7 +291,9 @@ async fn a_hot_process_lets_others_in() {
         for _ in 0..1_000 {
             let claim = claim("a");
             let grant = hot.acquire(&claim).await.unwrap();
-            hot.release(&Lease::new(claim, grant, hot.clock()), Then::Free).await.unwrap();
+            hot.release(&Arc::new(Lease::new(claim, grant, hot.clock())), Then::Free)
+                .await
+                .unwrap();
         }
     };
     tokio::select! {
@@ -321,7 +333,7 @@ async fn a28_closed_ends_for_waiters() {
     until("closed is seen", async || waiting.sight().holder.is_some_and(|h| h.closing)).await;
     clock.advance(Duration::from_secs(10));
     let grant = within("the opening", task).await.unwrap().unwrap();
-    let lease = Lease::new(waiting.clone(), grant, clock);
+    let lease = Arc::new(Lease::new(waiting.clone(), grant, clock));
     locks.release(&lease, Then::Closed(Duration::from_secs(10))).await.unwrap();
     let wrong = Token::random().unwrap();
     let force = |token| locks.shared.force_release(lease.claim().key(), token);
@@ -436,7 +448,7 @@ async fn unsupported_claims() {
         ),
     ];
     for (terms, message) in cases {
-        let claim = Claim::new(key("a"), Token::random().unwrap(), terms);
+        let claim = Arc::new(Claim::new(key("a"), Token::random().unwrap(), terms));
         for fault in [locks.try_acquire(&claim).await.err(), locks.acquire(&claim).await.err()] {
             let fault = fault.unwrap();
             assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Unsupported, message.into()));
@@ -455,8 +467,8 @@ async fn a_removed_file_is_a_lost_lock() {
     fs::remove_file(dir.path("b.lock")).unwrap();
     let (a, b) = (hold(&two, "a").await, hold(&two, "b").await);
     assert!(a.fence() > renewed.fence());
-    let answers = one.renew(std::slice::from_ref(&renewed)).await;
-    assert!(matches!(answers[..], [Renewal::Lost(Loss::Gone)]), "{answers:?}");
+    let answer = renew(&one, &renewed).await;
+    assert!(matches!(answer, Some(Renewal::Lost(Loss::Gone))), "{answer:?}");
     for lost in [&renewed, &released] {
         assert_eq!(one.release(lost, Then::Free).await.unwrap(), Release::NotHeld);
     }
@@ -534,249 +546,4 @@ async fn odd_names_are_different_locks() {
         free(&locks, &lease).await;
     }
     assert_eq!(dir.names(), ["fence"]);
-}
-
-/// Links are not followed: not for the directory, and not for the files in it.
-#[tokio::test]
-async fn links_are_refused() {
-    let dir = Dir::new();
-    let link = dir.path("link");
-    symlink(&dir.0, &link).unwrap();
-    let message = format!("lock directory `{}` is a symbolic link", link.display());
-    assert_eq!(refused(FileLocks::open(&link)), message);
-    assert_eq!(refused(FileLocks::open(format!("{}/", link.display()))), message);
-    fs::remove_file(&link).unwrap();
-
-    let (locks, target) = (dir.open(), dir.path("target"));
-    symlink(&target, dir.path("a.lock")).unwrap();
-    let fault = locks.try_acquire(&claim("a")).await.unwrap_err();
-    let path = dir.path("a.lock");
-    let message = format!("cannot open lock file `{}`, a symbolic link", path.display());
-    assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
-    symlink(&target, dir.path("b.json")).unwrap();
-    symlink(&target, dir.path("c.tmp")).unwrap();
-    take_and_free(&locks, "b").await;
-    let fault = locks.try_acquire(&claim("c")).await.unwrap_err();
-    assert_eq!(fault.kind(), FaultKind::Refused);
-    assert!(!target.exists());
-    assert!(attempt(&locks, &claim("c")).await.is_ok(), "the refused draft is gone");
-}
-
-/// A directory that is not ours alone is refused, and the message says why.
-#[test]
-fn exposed_directories_are_refused() {
-    let dir = Dir::new();
-    let shown = dir.0.display();
-    for (mode, text) in [(0o777, "0777"), (0o1777, "1777"), (0o720, "0720")] {
-        fs::set_permissions(&dir.0, fs::Permissions::from_mode(mode)).unwrap();
-        let message = format!("lock directory `{shown}` can be written to by others (mode {text})");
-        assert_eq!(refused(FileLocks::open(&dir.0)), message);
-    }
-    let us = rustix::process::geteuid().as_raw();
-    let (foreign, owner) = foreign_directory(&dir, us);
-    let shown = foreign.display();
-    let message = format!("lock directory `{shown}` belongs to uid {owner}, not to uid {us}");
-    assert_eq!(refused(FileLocks::open(&foreign)), message);
-}
-
-fn foreign_directory(dir: &Dir, us: u32) -> (PathBuf, u32) {
-    if us != 0 {
-        return ("/usr".into(), 0);
-    }
-    std::os::unix::fs::chown(&dir.0, Some(12_345), None).unwrap();
-    (dir.0.clone(), 12_345)
-}
-
-/// The directory is made, private, but its parents are not; and a file is none.
-#[test]
-fn directories_are_made() {
-    let dir = Dir::new();
-    let made = dir.path("locks");
-    FileLocks::open(&made).unwrap();
-    assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o7777, 0o700);
-    let deep = dir.path("no/locks");
-    let message = format!("cannot create lock directory `{}`", deep.display());
-    assert_eq!(refused(FileLocks::open(&deep)), message);
-    let file = dir.path("file");
-    fs::write(&file, "").unwrap();
-    let message = format!("lock directory `{}` is not a directory", file.display());
-    assert_eq!(refused(FileLocks::open(&file)), message);
-    let uid = rustix::process::geteuid().as_raw();
-    assert_eq!(default_dir(), PathBuf::from(format!("/tmp/tenure-{uid}")));
-}
-
-/// Four contenders take, try, cancel and release one lock as fast as they can: never two at once, the fence
-/// always rises, and nothing is left. This is the test of the argument in `files.rs`.
-#[test]
-fn exclusion_under_churn() {
-    let dir = Dir::new();
-    let (inside, last, grants) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU32::new(0));
-    std::thread::scope(|scope| {
-        for contender in 0..4 {
-            let (dir, inside, last, grants) = (&dir, &inside, &last, &grants);
-            scope.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-                runtime.unwrap().block_on(churn(dir.open(), contender, inside, last, grants));
-            });
-        }
-    });
-    assert!(grants.load(Ordering::Relaxed) > 1_000, "{grants:?} grants");
-    // Threads that were left in the kernel by a cancelled wait clear up when they are through.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(until("a clean directory", async || dir.names() == ["fence"]));
-}
-
-async fn churn(
-    locks: FileLocks,
-    contender: u32,
-    inside: &AtomicBool,
-    last: &AtomicU64,
-    grants: &AtomicU32,
-) {
-    for round in 0..1_500_u32 {
-        let claim = claim("hot");
-        // A third tries, a third waits, a third gives up soon.
-        let patience = match (round + contender) % 3 {
-            0 => Duration::ZERO,
-            1 => DEADLINE,
-            _ => Duration::from_micros(u64::from(round % 7) * 300),
-        };
-        let grant = match patience.is_zero() {
-            true => match locks.step(&claim).await.unwrap() {
-                Step::Granted(grant) => Some(grant),
-                _ => None,
-            },
-            false => {
-                tokio::time::timeout(patience, locks.acquire(&claim)).await.ok().map(Result::unwrap)
-            }
-        };
-        if let Some(grant) = grant {
-            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-            assert!(last.swap(grant.fence, Ordering::SeqCst) < grant.fence, "the fence fell");
-            grants.fetch_add(1, Ordering::Relaxed);
-            std::thread::yield_now();
-            assert!(inside.swap(false, Ordering::SeqCst));
-        }
-        locks.abandon(&claim).await.unwrap();
-    }
-    until("the threads' end", async || threads(&locks) == 0).await;
-}
-
-/// Runs an ignored test of this file in a process of its own.
-fn child(test: &str, dir: &Dir) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("file::tests::{test}"), "--ignored", "--nocapture"]);
-    command.env(CHILD_DIR, &dir.0).stdout(std::process::Stdio::null()).spawn().unwrap()
-}
-
-/// The other process of the tests below: takes the lock `a`, however long that takes, and keeps it.
-#[tokio::test]
-#[ignore = "started by other tests"]
-async fn child_holds() {
-    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
-    let locks = FileLocks::open(dir).unwrap();
-    locks.acquire(&claim("a")).await.unwrap();
-    std::future::pending::<()>().await;
-}
-
-/// A killed process's lock is free at once, and what it left is cleared away by the next holder or look.
-#[tokio::test]
-async fn c7_a_killed_holder_leaves_a_free_lock() {
-    let dir = Dir::new();
-    let locks = dir.open();
-    for clear_by_look in [true, false] {
-        let mut child = child("child_holds", &dir);
-        until("the child's lock", async || !list(&locks, "a").await.is_empty()).await;
-        until("its record", async || {
-            hold_fails(&locks, "a").await.client.is_some_and(|client| client.pid == child.id())
-        })
-        .await;
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(dir.names(), ["a.json", "a.lock", "fence"]);
-        match clear_by_look {
-            true => assert!(list(&locks, "*").await.is_empty()),
-            false => take_and_free(&locks, "a").await,
-        }
-        assert_eq!(dir.names(), ["fence"]);
-    }
-}
-
-/// A waiter that is stopped, and then killed, keeps nobody else from the lock.
-#[tokio::test]
-#[cfg(target_os = "linux")]
-async fn a_stopped_waiter_costs_others_nothing() {
-    use rustix::process::{Pid, Signal, kill_process};
-    let dir = Dir::new();
-    let (one, two) = (dir.open(), dir.open());
-    let lease = hold(&one, "a").await;
-    let mut child = child("child_holds", &dir);
-    until_contended(&one, &lease).await;
-    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-    // The signal is only sent so far; until it arrives, the child can still win the lock and stop with it.
-    until("the child to stop", async || is_stopped(child.id())).await;
-    let waiting = claim("a");
-    let task = wait(&two, &waiting);
-    until("our own place", async || two.shared.state().tickets.len() == 1).await;
-    free(&one, &lease).await;
-    within("the hand-over", task).await.unwrap().unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    two.abandon(&waiting).await.unwrap();
-    assert_eq!(dir.names(), ["fence"]);
-}
-
-/// Whether all threads of the process are stopped.
-#[cfg(target_os = "linux")]
-fn is_stopped(pid: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let state = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap();
-    tasks.map(|task| state(task.unwrap())).all(|status| status.contains("State:\tT"))
-}
-
-/// On a full disk a claim is refused with the file that did not fit, and leaves nothing; a lock that is held
-/// can still be given back, and one that cannot be kept closed stays held.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_full_disk_is_refused() {
-    let dir = Dir::new();
-    let script = r#"mount -t tmpfs -o size=16k,mode=700 tmpfs "$0" && exec "$@""#;
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
-    command.arg(&dir.0).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "file::tests::child_on_a_full_disk", "--ignored", "--nocapture"]);
-    let output = command.env(CHILD_DIR, &dir.0).output().expect("`unshare` from util-linux");
-    let shown = String::from_utf8_lossy(&output.stderr);
-    let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
-    assert!(output.status.success() && ran, "a private 16 KiB tmpfs is needed: {shown}");
-}
-
-/// The part of the test above that runs on the small disk.
-#[tokio::test]
-#[ignore = "started by another test"]
-async fn child_on_a_full_disk() {
-    let path = PathBuf::from(std::env::var_os(CHILD_DIR).expect("the small disk"));
-    let dir = std::mem::ManuallyDrop::new(Dir(path));
-    let locks = dir.open();
-    let full = async |name: &str, file: &str| {
-        let fault = locks.try_acquire(&claim(name)).await.unwrap_err();
-        let message = format!("cannot write `{}`", dir.path(file).display());
-        assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
-        let source = std::error::Error::source(&fault).unwrap().to_string();
-        assert!(source.contains("No space left on device"), "{source}");
-    };
-    let fill = || fs::write(dir.path("filler"), [0; 64 * 1024]).unwrap_err();
-    fill();
-    full("a", "fence").await;
-    assert_eq!(dir.names(), ["fence", "filler"]);
-    fs::remove_file(dir.path("filler")).unwrap();
-    let held = hold(&locks, "held").await;
-    fill();
-    full("a", "a.json").await;
-    assert_eq!(dir.names(), ["fence", "filler", "held.json", "held.lock"]);
-    let fault = locks.release(&held, Then::Closed(DEADLINE)).await.unwrap_err();
-    assert_eq!(fault.kind(), FaultKind::Refused);
-    assert!(hold_fails(&locks, "held").await.client.is_some());
-    free(&locks, &held).await;
-    assert_eq!(dir.names(), ["fence", "filler"]);
 }

@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -26,6 +27,8 @@ use crate::backend::{Fault, FaultKind};
 use crate::claim::{Claim, Holder, Sight, Token};
 use crate::key::Key;
 
+/// How often one who has waited for long looks at who is in the way.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// It opens, locks and removes files; it needs little.
 const STACK: usize = 128 * 1024;
 
@@ -41,13 +44,15 @@ impl Shared {
     pub(super) async fn in_turn(self: &Arc<Self>, claim: &Claim) -> Result<(), Fault> {
         let (token, files) = (claim.token(), self.files(claim.key()));
         let wake = self.queue_up(claim.key(), token)?;
+        let mut pause = claim.retry_interval();
         loop {
             if let Some(end) = self.collect(token) {
                 return end;
             }
             self.look(claim, &files);
             // Nobody tells when the holder changes; the look is for people and need not be quick.
-            let _ = tokio::time::timeout(claim.retry_interval(), wake.notified()).await;
+            let _ = tokio::time::timeout(pause, wake.notified()).await;
+            pause = (pause * 2).min(LOOK_EVERY);
         }
     }
 

@@ -1,0 +1,74 @@
+//! Places that cannot be trusted, and what is said about them.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// Links are not followed: not for the directory, and not for the files in it.
+#[tokio::test]
+async fn links_are_refused() {
+    let dir = Dir::new();
+    let link = dir.path("link");
+    symlink(&dir.0, &link).unwrap();
+    let message = format!("lock directory `{}` is a symbolic link", link.display());
+    assert_eq!(refused(FileLocks::open(&link)), message);
+    assert_eq!(refused(FileLocks::open(format!("{}/", link.display()))), message);
+    fs::remove_file(&link).unwrap();
+
+    let (locks, target) = (dir.open(), dir.path("target"));
+    symlink(&target, dir.path("a.lock")).unwrap();
+    let fault = locks.try_acquire(&claim("a")).await.unwrap_err();
+    let path = dir.path("a.lock");
+    let message = format!("cannot open lock file `{}`, a symbolic link", path.display());
+    assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
+    symlink(&target, dir.path("b.json")).unwrap();
+    symlink(&target, dir.path("c.tmp")).unwrap();
+    take_and_free(&locks, "b").await;
+    let fault = locks.try_acquire(&claim("c")).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Refused);
+    assert!(!target.exists());
+    assert!(attempt(&locks, &claim("c")).await.is_ok(), "the refused draft is gone");
+}
+
+/// A directory that is not ours alone is refused, and the message says why.
+#[test]
+fn exposed_directories_are_refused() {
+    let dir = Dir::new();
+    let shown = dir.0.display();
+    for (mode, text) in [(0o777, "0777"), (0o1777, "1777"), (0o720, "0720")] {
+        fs::set_permissions(&dir.0, fs::Permissions::from_mode(mode)).unwrap();
+        let message = format!("lock directory `{shown}` can be written to by others (mode {text})");
+        assert_eq!(refused(FileLocks::open(&dir.0)), message);
+    }
+    let us = rustix::process::geteuid().as_raw();
+    let (foreign, owner) = foreign_directory(&dir, us);
+    let shown = foreign.display();
+    let message = format!("lock directory `{shown}` belongs to uid {owner}, not to uid {us}");
+    assert_eq!(refused(FileLocks::open(&foreign)), message);
+}
+
+fn foreign_directory(dir: &Dir, us: u32) -> (PathBuf, u32) {
+    if us != 0 {
+        return ("/usr".into(), 0);
+    }
+    std::os::unix::fs::chown(&dir.0, Some(12_345), None).unwrap();
+    (dir.0.clone(), 12_345)
+}
+
+/// The directory is made, private, but its parents are not; and a file is none.
+#[test]
+fn directories_are_made() {
+    let dir = Dir::new();
+    let made = dir.path("locks");
+    FileLocks::open(&made).unwrap();
+    assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o7777, 0o700);
+    let deep = dir.path("no/locks");
+    let message = format!("cannot create lock directory `{}`", deep.display());
+    assert_eq!(refused(FileLocks::open(&deep)), message);
+    let file = dir.path("file");
+    fs::write(&file, "").unwrap();
+    let message = format!("lock directory `{}` is not a directory", file.display());
+    assert_eq!(refused(FileLocks::open(&file)), message);
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(default_dir(), PathBuf::from(format!("/tmp/tenure-{uid}")));
+}
