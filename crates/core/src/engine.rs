@@ -160,10 +160,14 @@ impl Engine {
 
     /// Does what a loss asks for, if the lease is lost and nobody has done so.
     pub(crate) fn deal_with_loss(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let Some(loss) = lease.take_loss() else { return };
+        let Some(Ended::Lost(loss)) = lease.ended() else { return };
+        // Also if another thread is at it already: who calls must find the gate free afterwards.
+        self.gates.evict(self, lease, &loss);
+        if !lease.mark_dealt_with() {
+            return;
+        }
         self.observe.lost(lease, &loss);
         self.schedule.remove(lease);
-        self.gates.evict(self, lease, &loss);
         match loss {
             Loss::Expired | Loss::MaxHold => {
                 self.clone().release_in_background(lease.clone(), Then::Free, None);

@@ -29,6 +29,7 @@ use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
 use crate::options::{Reentry, WithinProcess};
+use crate::owner::Owner;
 use crate::request::Ask;
 use crate::time::Time;
 
@@ -52,7 +53,18 @@ struct Table {
     gates: HashMap<Key, Gate>,
     /// Detached leases that were lost, for the `release` by key that will ask for them.
     lost_detached: HashMap<Key, Loss>,
+    /// Lost leases whose owner still has guards of them: it must not re-enter as if nothing was.
+    wrecks: HashMap<Key, Vec<Wreck>>,
     closed: bool,
+}
+
+/// What is left of a lost lease.
+#[derive(Debug)]
+struct Wreck {
+    serial: u64,
+    owner: Owner,
+    loss: Loss,
+    guards: u32,
 }
 
 #[derive(Debug)]
@@ -150,6 +162,7 @@ impl Gates {
         patience: Patience,
     ) -> Result<Entry, Error> {
         let mut table = self.table();
+        table.refuse_wrecked(ask)?;
         let closed = table.closed;
         let gate = match table.gates.get_mut(&ask.key) {
             Some(gate) => gate,
@@ -160,7 +173,7 @@ impl Gates {
             }
         };
         if let Phase::Held(tenancy) = &mut gate.phase {
-            if tenancy.is_of(ask) {
+            if tenancy.is_of(ask) && tenancy.depth > 0 {
                 return tenancy.reenter(engine, ask).map(Entry::Hold);
             }
             if !tenancy.lease.is_valid() {
@@ -205,6 +218,7 @@ impl Gates {
         let (lease, engine) = (&hold.lease, &hold.engine);
         let mut unheard = Vec::new();
         let mut table = self.table();
+        table.clear_wreck(hold);
         let Some(gate) = table.gates.get_mut(lease.claim().key()) else {
             return Parting::lost(lease);
         };
@@ -212,11 +226,11 @@ impl Gates {
         if tenancy.serial != hold.serial {
             return Parting::lost(lease);
         }
+        tenancy.depth -= 1;
         let now = engine.clock.now();
         if let Some(Ended::Lost(loss)) = lease.ended_by(now) {
             return Parting::Lost(lease.clone(), loss);
         }
-        tenancy.depth -= 1;
         if tenancy.depth > 0 {
             return Parting::StillHeld(tenancy.depth);
         }
@@ -237,13 +251,16 @@ impl Gates {
     pub(crate) fn evict(&self, engine: &Arc<Engine>, lease: &Arc<Lease>, loss: &Loss) {
         let key = lease.claim().key();
         let mut table = self.table();
-        let Table { gates, lost_detached, .. } = &mut *table;
+        let Table { gates, lost_detached, wrecks, .. } = &mut *table;
         let Some(gate) = gates.get_mut(key) else { return };
         match &gate.phase {
             Phase::Held(tenancy) if Arc::ptr_eq(&tenancy.lease, lease) => {
                 engine.observe.held(&tenancy.ask, engine.clock.now().since(tenancy.since));
                 if tenancy.detached > 0 {
                     lost_detached.insert(key.clone(), loss.clone());
+                }
+                if let Some(wreck) = tenancy.wreck(loss) {
+                    wrecks.entry(key.clone()).or_default().push(wreck);
                 }
             }
             _ => return,
@@ -286,8 +303,8 @@ impl Gates {
             tenancy.detached += 1;
             return;
         }
-        let loss = hold.loss();
-        table.lost_detached.insert(key.clone(), loss);
+        table.clear_wreck(hold);
+        table.lost_detached.insert(key.clone(), hold.loss());
     }
 
     /// A hold that was left to be ended by key.
@@ -410,6 +427,28 @@ impl Gates {
         // Numbers rise from front to back.
         if let Ok(at) = gate.queue.binary_search_by_key(&number, |waiter| waiter.number) {
             gate.queue.remove(at);
+        }
+    }
+}
+
+impl Table {
+    /// An owner that has lost the lock, and still has a guard of it, is told so.
+    fn refuse_wrecked(&self, ask: &Ask) -> Result<(), Error> {
+        let wrecks = self.wrecks.get(&ask.key).into_iter().flatten();
+        let own = wrecks.into_iter().find(|wreck| Some(&wreck.owner) == ask.owner.as_ref());
+        own.map_or(Ok(()), |wreck| Err(Error::lost(&ask.key, wreck.loss.clone())))
+    }
+
+    /// A guard of a lost lease is gone.
+    fn clear_wreck(&mut self, hold: &Hold) {
+        let key = hold.lease.claim().key();
+        let Some(wrecks) = self.wrecks.get_mut(key) else { return };
+        for wreck in wrecks.iter_mut().filter(|wreck| wreck.serial == hold.serial) {
+            wreck.guards -= 1;
+        }
+        wrecks.retain(|wreck| wreck.guards > 0);
+        if wrecks.is_empty() {
+            self.wrecks.remove(key);
         }
     }
 }
@@ -547,6 +586,13 @@ impl Tenancy {
     fn hold(&self, engine: &Arc<Engine>, depth: u32) -> Hold {
         let (engine, lease) = (engine.clone(), self.lease.clone());
         Hold { engine, lease, serial: self.serial, fence: self.fence, depth, armed: true }
+    }
+
+    /// What is left when the lease is lost: the guards of an owner that might come again.
+    fn wreck(&self, loss: &Loss) -> Option<Wreck> {
+        let (serial, owner, loss) = (self.serial, self.ask.owner.clone()?, loss.clone());
+        let guards = self.depth.saturating_sub(self.detached);
+        (guards > 0).then_some(Wreck { serial, owner, loss, guards })
     }
 
     /// The owner has it already: once more, unless it does not want that or has lost it.

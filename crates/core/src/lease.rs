@@ -47,7 +47,7 @@ pub struct Lease {
     /// The serial number of the present local holder; see `gate.rs`.
     holder: AtomicU64,
     ended: OnceLock<Ended>,
-    /// The loss has been told to gate, log and server.
+    /// The loss has been told to log and server.
     dealt_with: AtomicBool,
     end: Notify,
     /// When the renewal thread looks next; see `renewal.rs`, whose mutex guards it.
@@ -150,10 +150,9 @@ impl Lease {
         }
     }
 
-    /// The loss that nobody has dealt with yet; `Some` for one caller.
-    pub(crate) fn take_loss(&self) -> Option<Loss> {
-        let Some(Ended::Lost(loss)) = self.ended() else { return None };
-        (!self.dealt_with.swap(true, Ordering::AcqRel)).then_some(loss)
+    /// Whether its loss has still to be told to log and server; `true` for one caller.
+    pub(crate) fn mark_dealt_with(&self) -> bool {
+        !self.dealt_with.swap(true, Ordering::AcqRel)
     }
 
     /// Whether it was released, or its loss has been declared.

@@ -136,7 +136,7 @@ impl Options {
             Some(every) if every.is_zero() => {
                 refuse("renew_every (0ns) must be more than zero".into())
             }
-            Some(every) if every * 2 >= ttl => {
+            Some(every) if every.saturating_mul(2) >= ttl => {
                 refuse(format!("renew_every ({every:?}) must be less than half of ttl ({ttl:?})"))
             }
             _ => Ok(()),

@@ -1,1 +1,24 @@
+//! What the tests of tenure share: one suite for every engine, faults, histories and their judge.
+//!
+//! - [`conformance`]: what every engine must do, one test per case: [`conformance!`].
+//! - [`meddle`]: a backend in the middle, to count, hold back, break.
+//! - [`process`]: programs that can be stopped, continued and killed; `holder` is the one to run.
+//! - [`history`], [`register`] → [`judge`]: what a run did, and whether it kept the promises.
+//! - [`seeded`]: bugs made on purpose, each of which the judge must find.
+//! - [`wait`], [`dice`]: waiting for a state with a deadline, chance that can be repeated.
 
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test code: what is unexpected ends the test, and says where"
+)]
+
+pub mod conformance;
+pub mod dice;
+pub mod history;
+pub mod judge;
+pub mod meddle;
+pub mod process;
+pub mod register;
+pub mod seeded;
+pub mod wait;

@@ -142,6 +142,8 @@ impl Space {
             let Some(held) = lock.take(claim.token()) else { return Release::NotHeld };
             if let Then::Closed(rest) = then {
                 lock.closed = Some((now.after(rest), Holder { closing: true, ..held.holder }));
+                // Those who wait sleep until the lease they saw would have ended; this is sooner.
+                lock.queue.iter().for_each(|queued| queued.changed.notify_one());
             }
             match u32::try_from(lock.holders.len()).unwrap_or(u32::MAX) {
                 0 => Release::Freed,

@@ -1,0 +1,108 @@
+//! A fork with a live guard: the child has a copy of everything, and a say in nothing.
+//!
+//! The child drops its copy of the guard, tries to release another and to lock, and then lives on
+//! until the parent closes the pipe: so a lock that the kernel ties to an open file must not survive
+//! the parent's release in the child's copy of it.
+
+use std::future::{Future, IntoFuture};
+use std::io::{Read, Write};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+use tenure::{Error, Guard, Locker};
+
+use crate::Target;
+
+/// What parent and child share.
+struct Scene {
+    locker: Locker,
+    dropped: Guard,
+    released: Guard,
+}
+
+pub(crate) fn run(target: &Target) {
+    let runtime = crate::runtime();
+    let scene = runtime.block_on(set(target));
+    println!("held {}", scene.dropped.fence());
+    // The child says what it did on one pipe, and ends when the other closes.
+    let (mut from_child, to_parent) = std::io::pipe().expect("a pipe");
+    let (from_parent, to_child) = std::io::pipe().expect("a pipe");
+    match split() {
+        ForkResult::Child => {
+            drop((from_child, to_child));
+            child(scene, to_parent, from_parent)
+        }
+        ForkResult::Parent { child } => {
+            drop((to_parent, from_parent));
+            let mut said = String::new();
+            from_child.read_to_string(&mut said).expect("the child speaks");
+            println!("child {said}");
+            runtime.block_on(parent(target, scene));
+            drop(to_child);
+            println!("child ended {}", ended_well(child));
+        }
+    }
+}
+
+async fn set(target: &Target) -> Scene {
+    let locker = tenure::connect(&target.url).await.expect("the engine can be used");
+    let [dropped, released] = [":dropped", ":released"].map(|end| target.keys[0].clone() + end);
+    let ttl = Duration::from_secs(3);
+    let dropped = locker.lock(dropped).ttl(ttl).await.expect("free");
+    let released = locker.lock(released).ttl(ttl).await.expect("free");
+    Scene { locker, dropped, released }
+}
+
+#[allow(unsafe_code, reason = "fork is what this test is about")]
+fn split() -> ForkResult {
+    // SAFETY: the other threads of this process are gone in the child, so it must not wait for a
+    // mutex that one of them held. The engine's thread is idle at this point (both locks are held,
+    // the next renewal is a second away), and the child allocates, which glibc makes safe, writes to
+    // a pipe, and calls the guards' code, whose refusal to take a mutex here is under test.
+    unsafe { fork() }.expect("fork")
+}
+
+/// Tries everything that could free the parent's locks.
+fn child(scene: Scene, mut to_parent: impl Write, mut from_parent: impl Read) -> ! {
+    let Scene { locker, dropped, released } = scene;
+    drop(dropped);
+    let release = outcome(released.release());
+    let lock = outcome(locker.try_lock("anything").into_future());
+    drop(locker);
+    write!(to_parent, "release: {release}; lock: {lock}").expect("the parent listens");
+    drop(to_parent);
+    let _ = from_parent.read(&mut [0]);
+    std::process::exit(0)
+}
+
+/// What one poll comes to: there is no runtime here to wait with.
+fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(_)) => "done".into(),
+        Poll::Ready(Err(error)) => error.to_string(),
+        Poll::Pending => "waits".into(),
+    }
+}
+
+/// The parent still holds both, past their ttl, and frees them although the child lives.
+async fn parent(target: &Target, scene: Scene) {
+    let Scene { locker, dropped, released } = scene;
+    let rival = tenure::connect(&target.url).await.expect("the engine can be used");
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    for guard in [dropped, released] {
+        let key = guard.key().clone();
+        let busy = rival.try_lock(key.as_str()).await.expect("an answer").is_none();
+        println!("parent holds {}", guard.is_held() && busy);
+        guard.release().await.expect("it was held");
+        let free = rival.try_lock(key.as_str()).await.expect("an answer").is_some();
+        println!("free after release {free}");
+    }
+    drop(locker);
+}
+
+fn ended_well(child: Pid) -> bool {
+    matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0)))
+}

@@ -1,0 +1,101 @@
+//! The scoped form: released on every way out, nothing masked, nothing swallowed.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use super::Fixture;
+use super::support::{becomes_free, can_be_had, hold, refused};
+use crate::wait::within;
+
+/// A11: the body's value comes back, and the lock is free.
+pub async fn a_value_comes_back<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let other = b.clone();
+    let body = |held: tenure_core::Held| async move {
+        let busy = other.try_lock(held.key().as_str()).await.unwrap().is_none();
+        Ok::<_, Infallible>((busy, held.is_held()))
+    };
+    let done = a.lock(&key).run(body).await;
+    assert_eq!(done.unwrap(), Ok((true, true)));
+    assert!(can_be_had(&b, &key).await);
+}
+
+/// A11: the body's error comes back as it is, and the lock is free.
+pub async fn an_error_comes_back<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let done = a.lock(&key).run(|_| async { Err::<(), _>("the body's own") }).await;
+    assert_eq!(done.unwrap(), Err("the body's own"));
+    assert!(can_be_had(&b, &key).await);
+}
+
+/// A11, t52: a body that panics leaves the lock free.
+pub async fn a_panic_releases<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let request = a.lock(&key);
+    let body = |_| async { panic!("on purpose") };
+    let task = tokio::spawn(async move { request.run::<_, _, (), Infallible>(body).await });
+    assert!(task.await.unwrap_err().is_panic());
+    becomes_free(&b, &key).await;
+}
+
+/// A11, A15: a body that waits when the lock is lost is dropped, and the loss comes back.
+pub async fn a_loss_ends_the_body<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let request = a.lock(&key).max_hold(Duration::from_millis(50));
+    let run = request.run(|_| std::future::pending::<Result<(), Infallible>>());
+    assert!(refused(run).await.is_lost());
+    becomes_free(&b, &key).await;
+}
+
+/// A11: a loss that is found after a successful body is not swallowed.
+pub async fn a_loss_after_success_is_told<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let request = a.lock(&key).max_hold(Duration::from_millis(50));
+    let run = request.run(|held| async move {
+        work_through_the_loss(&held);
+        Ok::<_, Infallible>(())
+    });
+    assert!(refused(run).await.is_lost());
+}
+
+/// A11: the body's error is not masked by a loss.
+pub async fn a_loss_does_not_mask_the_error<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let request = a.lock(&key).max_hold(Duration::from_millis(50));
+    let run = request.run(|held| async move {
+        work_through_the_loss(&held);
+        Err::<(), _>("the body's own")
+    });
+    assert_eq!(within("the body", run).await.unwrap(), Err("the body's own"));
+}
+
+/// Work that never looks up: it has no await point at which it could be dropped.
+fn work_through_the_loss(held: &tenure_core::Held) {
+    while held.is_held() {
+        std::thread::yield_now();
+    }
+}
+
+/// A11: dropping the run releases the lock.
+pub async fn a_dropped_run_releases<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let request = a.lock(&key);
+    let run = tokio::spawn(request.run(|_| async {
+        begun.send(()).unwrap();
+        std::future::pending::<Result<(), Infallible>>().await
+    }));
+    within("the body to begin", has_begun).await.unwrap();
+    run.abort();
+    becomes_free(&b, &key).await;
+}
+
+/// A11: what is not acquired is not run.
+pub async fn busy_does_not_run<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    let request = b.lock(&key).wait(Duration::ZERO);
+    let body = |_| async { unreachable!("the lock is another's") };
+    let error = refused(request.run::<_, _, (), Infallible>(body)).await;
+    assert!(error.is_busy());
+}

@@ -1,0 +1,197 @@
+//! Waiting: with a bound, without one, in order; and how it ends.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_core::{Error, Guard, Locker, WithinProcess};
+use tokio::sync::oneshot;
+
+use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are};
+use super::{Fixture, Started};
+use crate::wait::within;
+
+/// A8: a bounded wait ends as a timeout, and not before its time.
+pub async fn a_bounded_wait_times_out<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    let limit = Duration::from_millis(50);
+    for locker in [&a, &b] {
+        let error = refused(locker.lock(&key).wait(limit)).await;
+        assert!(error.is_busy() && error.is_timeout(), "{error:?}");
+        assert!(error.waited().unwrap() >= limit, "{error:?}");
+    }
+}
+
+/// A8: a bounded wait gets the lock if it comes in time.
+pub async fn a_bounded_wait_can_succeed<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let guard = hold(&a, &key).await;
+    let wait = start(b.lock(&key).wait(crate::wait::DEADLINE)).await;
+    guard.release().await.unwrap();
+    assert!(within("the bounded wait", wait).await.unwrap().is_held());
+}
+
+/// A8: a wait of zero asks once: a free lock is had, a held one is busy.
+pub async fn a_wait_of_zero_asks_once<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let guard = b.lock(&key).wait(Duration::ZERO).await.unwrap();
+    for locker in [&a, &b] {
+        assert!(refused(locker.lock(&key).wait(Duration::ZERO)).await.is_busy());
+    }
+    guard.release().await.unwrap();
+    assert!(can_be_had(&a, &key).await);
+}
+
+/// A8: a number of attempts is kept, and is no timeout.
+pub async fn attempts_are_counted<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    for locker in [&a, &b] {
+        let pause = Duration::from_millis(10);
+        let error = refused(locker.lock(&key).attempts(3).retry_interval(pause)).await;
+        assert!(error.is_busy() && !error.is_timeout(), "{error:?}");
+        assert!(error.to_string().contains("after 3 attempts"), "{error}");
+    }
+}
+
+/// A8: attempts do not queue, so nobody sees them wait.
+pub async fn attempts_do_not_queue<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    let trying = start(b.lock(&key).attempts(1_000).retry_interval(Duration::from_secs(1))).await;
+    waiters_are(&a, &key, 0).await;
+    drop(trying);
+}
+
+/// A8: an attempt that comes after the release has the lock.
+pub async fn attempts_can_succeed<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let guard = hold(&a, &key).await;
+    let pause = Duration::from_millis(10);
+    let trying = start(b.lock(&key).attempts(100_000).retry_interval(pause)).await;
+    guard.release().await.unwrap();
+    let _guard = within("a later attempt", trying).await.unwrap();
+}
+
+/// A8: a signal ends the wait as cancelled, at once.
+pub async fn a_signal_cancels<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    for locker in [&a, &b] {
+        let (send, signal) = oneshot::channel::<()>();
+        let wait = start(locker.lock(&key).cancel_on(async { drop(signal.await) })).await;
+        send.send(()).unwrap();
+        let error = refused(wait).await;
+        assert!(error.is_cancelled() && !error.is_busy(), "{error:?}");
+        assert_eq!(error.key().unwrap().as_str(), key);
+    }
+}
+
+/// A8: a signal that never comes does not keep the lock from being had.
+pub async fn a_silent_signal_does_no_harm<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let request = a.lock(&key).cancel_on(std::future::pending());
+    let _guard = within("a free lock", request.into_future()).await.unwrap();
+}
+
+/// A8, A26: a shutdown ends waits as closed, which is neither busy nor cancelled.
+pub async fn a_shutdown_closes_waits<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    let (first, second) = (start(b.lock(&key)).await, start(b.lock(&key)).await);
+    b.shutdown(Duration::ZERO).await;
+    for wait in [first, second] {
+        let error = refused(wait).await;
+        assert!(error.is_closed() && !error.is_busy() && !error.is_cancelled(), "{error:?}");
+    }
+    waiters_are(&a, &key, 0).await;
+}
+
+/// A18: another owner of the same process fails at once where that is asked for.
+pub async fn within_process_can_fail<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let guard = hold(&a, &key).await;
+    let error = refused(a.lock(&key).within_process(WithinProcess::Fail)).await;
+    assert!(error.is_already_held(), "{error:?}");
+    assert_eq!(error.key().unwrap().as_str(), key);
+    // Another process is not this one: there it is a matter of waiting.
+    let wait = b.lock(&key).within_process(WithinProcess::Fail).wait(Duration::ZERO);
+    assert!(refused(wait).await.is_busy());
+    assert!(guard.is_held());
+}
+
+/// A24: tasks of a process get the lock in the order in which they asked.
+pub async fn tasks_are_served_in_order<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let guard = hold(&a, &key).await;
+    let mut waits = Vec::new();
+    for number in 0..8 {
+        waits.push((number, start(a.lock(&key)).await));
+    }
+    assert_eq!(served(guard, waits).await, (0..8).collect::<Vec<_>>());
+}
+
+/// A24: processes get the lock in the order in which they asked, where the engine promises that;
+/// elsewhere each of them gets it.
+pub async fn processes_are_served_in_order<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let guard = hold(&a, &key).await;
+    let (mut waits, mut lockers) = (Vec::new(), Vec::new());
+    for number in 0..4 {
+        let locker = f.locker().await;
+        waits.push((number, start(quick(&locker, &key)).await));
+        lockers.push(locker);
+        waiters_are(&a, &key, number + 1).await;
+    }
+    let mut order = served(guard, waits).await;
+    if !f.capabilities().await.fifo {
+        order.sort_unstable();
+    }
+    assert_eq!(order, (0..4).collect::<Vec<_>>());
+}
+
+fn quick(locker: &Locker, key: &str) -> tenure_core::Lock {
+    locker.lock(key).retry_interval(Duration::from_millis(10))
+}
+
+type Wait = Started<Result<Guard, Error>>;
+
+/// Releases `guard`, lets everybody have the lock, and says in which order they did.
+async fn served(guard: Guard, waits: Vec<(usize, Wait)>) -> Vec<usize> {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let serve = |(number, wait): (usize, Wait)| {
+        let order = order.clone();
+        tokio::spawn(async move {
+            let guard = wait.await.unwrap();
+            order.lock().unwrap().push(number);
+            guard.release().await.unwrap();
+        })
+    };
+    let tasks: Vec<_> = waits.into_iter().map(serve).collect();
+    guard.release().await.unwrap();
+    for task in tasks {
+        within("everybody's turn", task).await.unwrap();
+    }
+    std::mem::take(&mut *order.lock().unwrap())
+}
+
+/// A24: a process with many tasks does not keep another process out for ever.
+pub async fn a_busy_process_lets_others_in<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(hog(a.clone(), key.clone()))).collect();
+    let ttl = Duration::from_millis(300);
+    let request = quick(&b, &key).ttl(ttl.max(f.capabilities().await.ttl_min));
+    let guard = within("the other process's turn", request.into_future()).await.unwrap();
+    drop(guard);
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    becomes_free(&a, &key).await;
+}
+
+/// Locks and releases without a pause.
+async fn hog(locker: Locker, key: String) {
+    loop {
+        let guard = quick(&locker, &key).ttl(Duration::from_millis(300)).await.unwrap();
+        tokio::task::yield_now().await;
+        guard.release().await.unwrap();
+    }
+}

@@ -1,0 +1,174 @@
+//! A backend in the middle: passes every call on, or does something else instead.
+//!
+//! In: a real backend and a [`Meddler`] that overrides the calls it cares about. Out: a backend for
+//! a `Locker`. [`Plain`] overrides nothing: it makes a backend of an `Arc` of one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tenure_core::backend::{
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Notices, Query,
+    Release, Renewal, Term, Then,
+};
+use tenure_core::time::Clock;
+use tenure_core::{Claim, Key, Lease, Token};
+
+/// What to do instead of passing a call on. Every method passes on unless it is overridden.
+pub trait Meddler: Send + Sync + 'static {
+    /// Instead of [`Backend::capabilities`].
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        inner.capabilities()
+    }
+
+    /// Instead of [`Backend::try_acquire`].
+    fn try_acquire<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<Attempt, Fault>> {
+        inner.try_acquire(claim)
+    }
+
+    /// Instead of [`Backend::acquire`].
+    fn acquire<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<Grant, Fault>> {
+        inner.acquire(claim)
+    }
+
+    /// Instead of [`Backend::renew`].
+    fn renew<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        inner.renew(leases, answers)
+    }
+
+    /// Instead of [`Backend::release`].
+    fn release<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        lease: &'a Arc<Lease>,
+        then: Then,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        inner.release(lease, then)
+    }
+
+    /// Instead of [`Backend::abandon`].
+    fn abandon<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        inner.abandon(claim)
+    }
+}
+
+/// Meddles with nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plain;
+
+impl Meddler for Plain {}
+
+/// A backend with a meddler in front of it.
+#[derive(Clone)]
+pub struct Meddled<M> {
+    inner: Arc<dyn Backend>,
+    meddler: Arc<M>,
+}
+
+impl<M: Meddler> Meddled<M> {
+    /// Puts `meddler` in front of `inner`.
+    pub fn new(inner: Arc<dyn Backend>, meddler: Arc<M>) -> Self {
+        Meddled { inner, meddler }
+    }
+}
+
+/// Renews and gives one answer for each lease, `None` where there was none.
+pub async fn renewals(backend: &dyn Backend, leases: &[Arc<Lease>]) -> Vec<Option<Renewal>> {
+    let given = Mutex::new(leases.iter().map(|_| None).collect::<Vec<_>>());
+    let answers = |index: usize, renewal| {
+        let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
+        given[index] = Some(renewal);
+    };
+    backend.renew(leases, &answers).await;
+    given.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M: Meddler> Backend for Meddled<M> {
+    fn capabilities(&self) -> Capabilities {
+        self.meddler.capabilities(&*self.inner)
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
+    }
+
+    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
+        self.meddler.try_acquire(&*self.inner, claim)
+    }
+
+    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
+        self.meddler.acquire(&*self.inner, claim)
+    }
+
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        self.meddler.renew(&*self.inner, leases, answers)
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: &'a Arc<Lease>,
+        then: Then,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        self.meddler.release(&*self.inner, lease, then)
+    }
+
+    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
+        self.meddler.abandon(&*self.inner, claim)
+    }
+
+    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+        self.inner.adopt(claim)
+    }
+
+    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+        self.inner.let_go(lease)
+    }
+
+    fn tend(&self) -> BoxFuture<'_, ()> {
+        self.inner.tend()
+    }
+
+    fn heed(&self, lease: &Arc<Lease>) {
+        self.inner.heed(lease);
+    }
+
+    fn notices(&self) -> Notices {
+        self.inner.notices()
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        self.inner.inspect(query)
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: Token,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        self.inner.force_release(key, seen, by)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}
