@@ -5,7 +5,7 @@
 //! to nothing: a Tab must neither hang nor print an error into a command line.
 //!
 //! Known limit: bash splits words at `:` (`COMP_WORDBREAKS`), so it completes `ord` to `order:42` but
-//! nothing after the colon itself. The other shells do both.
+//! nothing after the colon itself.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;

@@ -83,7 +83,7 @@ fn row(lock: &LockInfo, holding: Option<&Holding>) -> Row {
     [
         escape(lock.key.as_str()).into_owned(),
         if closing { "closed".into() } else { mode(lock.mode) },
-        client.map_or_else(unknown, |c| format!("{} {}", output::name(Some(c)), c.pid)),
+        client.map_or_else(unknown, |c| format!("{} pid {}", output::name(Some(c)), c.pid)),
         holder.and_then(|h| h.since).map_or_else(unknown, |since| short(since.elapsed())),
         holder.and_then(|h| h.lease_left).map_or_else(unknown, short),
         lock.waiters.as_ref().map_or_else(unknown, |queue| queue.len().to_string()),
@@ -104,10 +104,10 @@ mod tests {
         assert_eq!(
             table(&[busy("db-migrate"), foreign("k"), waited], false),
             "\
-KEY         MODE       HOLDER           HELD FOR  LEASE LEFT  WAITERS  FENCE
-db-migrate  exclusive  deploy@ci-7 812  4m12s     21s         2        27431
-k           exclusive  -                -         -           -        -
-订单:42     exclusive  -                -         -           0        -
+KEY         MODE       HOLDER               HELD FOR  LEASE LEFT  WAITERS  FENCE
+db-migrate  exclusive  deploy@ci-7 pid 812  4m12s     21s         2        27431
+k           exclusive  -                    -         -           -        -
+订单:42     exclusive  -                    -         -           0        -
 "
         );
     }

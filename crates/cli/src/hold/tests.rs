@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
 use clap::Parser as _;
-use tenure::backend::*;
-use tenure::{Claim, Key, Lease, Locker, Memory, Token};
+use tenure::backend::{Answers, Backend, BoxFuture, Fault, FaultKind, Renewal};
+use tenure::{Lease, Locker, Memory};
+use tenure_testkit::meddle::{Meddled, Meddler};
 
 use super::*;
 use crate::args::{Cli, Command};
@@ -63,62 +64,22 @@ fn warnings() {
 }
 
 /// A server that goes on granting and releasing, and stops answering renewals when told to.
-struct Silent {
-    memory: Memory,
-    silent: Arc<AtomicBool>,
-}
+#[derive(Default)]
+struct Silent(AtomicBool);
 
-impl Backend for Silent {
-    fn capabilities(&self) -> Capabilities {
-        self.memory.capabilities()
-    }
-    fn clock(&self) -> Clock {
-        self.memory.clock()
-    }
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
-        self.memory.try_acquire(claim)
-    }
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        self.memory.acquire(claim)
-    }
+impl Meddler for Silent {
     fn renew<'a>(
         &'a self,
+        inner: &'a dyn Backend,
         leases: &'a [Arc<Lease>],
         answers: &'a Answers<'a>,
     ) -> BoxFuture<'a, ()> {
-        if !self.silent.load(Ordering::Relaxed) {
-            return self.memory.renew(leases, answers);
+        if !self.0.load(Ordering::Relaxed) {
+            return inner.renew(leases, answers);
         }
         let refused = || Fault::new(FaultKind::Unavailable, "connection refused");
         (0..leases.len()).for_each(|index| answers(index, Renewal::Unknown(refused())));
         Box::pin(async {})
-    }
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        self.memory.release(lease, then)
-    }
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
-        self.memory.abandon(claim)
-    }
-    fn notices(&self) -> Notices {
-        self.memory.notices()
-    }
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        self.memory.inspect(query)
-    }
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        self.memory.force_release(key, seen, by)
-    }
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.memory.close()
     }
 }
 
@@ -131,9 +92,9 @@ struct Seen {
 }
 
 /// Runs `script` under a lease of one second, of which `meddle` decides the rest.
-async fn watched(line: &str, script: &str, meddle: impl FnOnce(&Memory, &AtomicBool)) -> Seen {
-    let (memory, silent) = (Memory::with_clock(Clock::system()), Arc::default());
-    let locker = Locker::new(Silent { memory: memory.clone(), silent: Arc::clone(&silent) });
+async fn watched(line: &str, script: &str, meddle: impl FnOnce(&Memory, &Silent)) -> Seen {
+    let (memory, silent) = (Memory::with_clock(Clock::system()), Arc::<Silent>::default());
+    let locker = Locker::new(Meddled::new(Arc::new(memory.clone()), silent.clone()));
     let guard = locker.lock("k").ttl(SECOND).await.unwrap();
     let words = ["sh", "-c", script].map(Into::into);
     let child = start(&Task { words: &words, added: vec![], removed: vec![] }, None).unwrap();
@@ -152,7 +113,7 @@ const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.01; done";
 /// When the server falls silent the command is asked, then killed, and dead before the lease ends.
 #[tokio::test]
 async fn t69_silence_kills_before_the_lease_ends() {
-    let mute = |_: &Memory, silent: &AtomicBool| silent.store(true, Ordering::Relaxed);
+    let mute = |_: &Memory, silent: &Silent| silent.0.store(true, Ordering::Relaxed);
     let seen = watched("tenure run --grace 300ms k -- x", STUBBORN, mute).await;
     assert_eq!((seen.end, seen.secure), (End::Signalled(9), false));
     assert!(!seen.left.is_zero(), "killed too late");
@@ -173,7 +134,7 @@ async fn t69_renewals_keep_the_command_alive() {
 /// A lock that was taken away leaves no time to ask.
 #[tokio::test]
 async fn t69_a_revoked_lock_kills_at_once() {
-    let revoke = |memory: &Memory, _: &AtomicBool| assert!(memory.revoke("k").unwrap());
+    let revoke = |memory: &Memory, _: &Silent| assert!(memory.revoke("k").unwrap());
     let seen = watched("tenure run k -- x", STUBBORN, revoke).await;
     assert_eq!((seen.end, seen.secure), (End::Signalled(9), false));
     let line = seen.said.try_recv().unwrap();

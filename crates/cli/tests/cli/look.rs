@@ -15,7 +15,7 @@ fn ls_as_a_table() {
         &run.out,
         &format!(
             "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE\n\
-             db-migrate +exclusive +WHO {pid} +\\d+s +- +(-|0) +\\d+\n"
+             db-migrate +exclusive +WHO pid {pid} +\\d+s +- +(-|0) +\\d+\n"
         ),
     );
 }
