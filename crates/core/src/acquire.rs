@@ -29,8 +29,9 @@ pub(crate) async fn lock(
 ) -> Result<Hold, Error> {
     let mut bounds = Bounds::new(engine, ask, cancel);
     let got = match (ask.options.attempts, ask.options.wait) {
-        (Some(most), _) => by_attempts(engine, ask, &mut bounds, most).await,
-        (None, Wait::For(Duration::ZERO)) => at_once(engine, ask, &mut bounds).await,
+        // Boxed, as is all that is rare here: the future of one who waits for its turn is small.
+        (Some(most), _) => Box::pin(by_attempts(engine, ask, &mut bounds, most)).await,
+        (None, Wait::For(Duration::ZERO)) => Box::pin(at_once(engine, ask, &mut bounds)).await,
         (None, _) => in_turn(engine, ask, &mut bounds).await,
     };
     let waited = bounds.elapsed();
@@ -59,8 +60,9 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
     engine.start(&ask.key)?;
     loop {
         let turn = match engine.gates.enter(engine, ask, Patience::Queue)? {
+            Entry::Hold(hold) if is_fresh(ask, &hold) => return Ok(hold),
             Entry::Hold(hold) => {
-                let fresh = freshen_within(bounds, engine, ask, hold).await?;
+                let fresh = Box::pin(freshen_within(bounds, engine, ask, hold)).await?;
                 return fresh.ok_or_else(|| gone(ask));
             }
             Entry::Lead(lead) => Turn::Lead(lead),
@@ -77,7 +79,6 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
             }
         };
         let hold = match turn {
-            // Boxed, so that the future of one who waits for its turn is small.
             Turn::Lead(lead) => {
                 let hold = Box::pin(ask_server(lead, engine, ask, bounds)).await?;
                 // Just granted, all of its ttl is there.
@@ -90,7 +91,10 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
             Turn::Refused(error) => return Err(error),
         };
         // A lease that was lost on its way here was never ours: ask again.
-        if let Some(hold) = freshen_within(bounds, engine, ask, hold).await? {
+        if is_fresh(ask, &hold) {
+            return Ok(hold);
+        }
+        if let Some(hold) = Box::pin(freshen_within(bounds, engine, ask, hold)).await? {
             return Ok(hold);
         }
     }
@@ -245,18 +249,22 @@ async fn freshen_within(
     fresh.map_err(|end| bounds.error(ask, end, None))?
 }
 
+/// Whether enough of the lease is left for its new holder.
+fn is_fresh(ask: &Ask, hold: &Hold) -> bool {
+    let left = hold.lease.remaining();
+    !left.is_zero() && (hold.lease.is_endless() || left >= least_left(ask, hold))
+}
+
 /// Renews a lease that was handed over or re-entered, where too little of it is left for its new
 /// holder. `None` if it turns out to be lost.
 async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
-    let left = hold.lease.remaining();
-    if left.is_zero() {
-        return Ok(None);
-    }
-    if hold.lease.is_endless() || left >= least_left(ask, &hold) {
+    if is_fresh(ask, &hold) {
         return Ok(Some(hold));
     }
-    // Boxed: it is rare, and would make every lock's future larger.
-    match Box::pin(hold.engine.renew_now(&hold.lease)).await {
+    if !hold.is_valid() {
+        return Ok(None);
+    }
+    match hold.engine.renew_now(&hold.lease).await {
         Ok(()) => Ok(hold.is_valid().then_some(hold)),
         Err(error) if error.is_lost() => Ok(None),
         Err(error) => Err(error),

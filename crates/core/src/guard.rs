@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{FaultKind, Loss, Release};
 use crate::claim::Token;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::gate::{Hold, Parting};
+use crate::gate::{Departure, Hold, Parting};
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
 use crate::time::Time;
@@ -171,15 +172,25 @@ pub(crate) async fn release(hold: Hold) -> Result<Released, Error> {
         }
         Parting::Depart(departure) => departure,
     };
+    // Boxed, so that a release that only hands over in memory is small.
+    Box::pin(depart(&engine, &lease, departure)).await
+}
+
+async fn depart(
+    engine: &Arc<Engine>,
+    lease: &Arc<Lease>,
+    departure: Departure,
+) -> Result<Released, Error> {
+    let key = lease.claim().key();
     if engine.is_forked() {
         departure.done();
         return Err(Error::forked(key));
     }
-    match engine.release(&lease, departure.then()).await {
+    match engine.release(lease, departure.then()).await {
         Ok(answer) => {
             departure.done();
             if answer == Release::NotHeld {
-                engine.observe.lost(&lease, &Loss::Gone);
+                engine.observe.lost(lease, &Loss::Gone);
             }
             told(key, answer)
         }

@@ -26,7 +26,8 @@ mod wait;
 mod heed;
 mod end;
 mod look;
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests;
 
 use std::path::Path;

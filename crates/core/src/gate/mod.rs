@@ -13,13 +13,14 @@
 //! is dropped: what must be dropped is carried out of the critical section first.
 //!
 //! In reading order: this file (all gates, and the ways in and out), `one.rs` (one gate), `tenancy.rs`
-//! (who has the lease, and when it may go on), `rights.rs`.
+//! (who has the lease, and when it may go on), `rights.rs`, `post.rs` (turns on their way).
 //!
 //! Absent on purpose: no server is asked here.
 
 mod one;
-mod rights;
 mod tenancy;
+mod rights;
+mod post;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +38,7 @@ use crate::lease::{Ended, Lease};
 use crate::request::Ask;
 
 use one::{Gate, Phase, Waiter};
+use post::Post;
 pub(crate) use rights::{Departure, Hold, Lead, Ticket};
 use tenancy::{Tenancy, Wreck};
 
@@ -159,19 +161,26 @@ impl Gates {
         let hold = tenancy.hold(engine, 1);
         gate.phase = Phase::Held(tenancy);
         engine.observe.holding();
-        let unheard = gate.admit_mates(engine);
+        let mut post = Post::default();
+        gate.admit_mates(engine, &mut post);
         if !gate.queue.is_empty() {
             gate.heed(engine);
         }
         drop(table);
-        drop(unheard);
+        post.send();
         Ok(hold)
     }
 
     /// Ends one hold. What follows is up to the caller, outside the mutex.
     pub(crate) fn part(&self, hold: &Hold) -> Parting {
+        let mut post = Post::default();
+        let parting = self.part_into(hold, &mut post);
+        post.send();
+        parting
+    }
+
+    fn part_into(&self, hold: &Hold, post: &mut Post) -> Parting {
         let (lease, engine) = (&hold.lease, &hold.engine);
-        let mut unheard = Vec::new();
         let mut table = self.table();
         table.clear_wreck(hold);
         let Some(gate) = table.gates.get_mut(lease.claim().key()) else {
@@ -189,16 +198,13 @@ impl Gates {
         if tenancy.depth > 0 {
             return Parting::StillHeld(tenancy.depth);
         }
-        engine.observe.held(&tenancy.ask, now.since(tenancy.since));
-        let rest = tenancy.at_least.saturating_sub(now.since(tenancy.since));
-        if rest.is_zero() && gate.hand_over(engine, self, now, &mut unheard) {
-            drop(table);
-            drop(unheard);
+        let held = now.since(tenancy.since);
+        engine.observe.held(&tenancy.ask, held);
+        let rest = tenancy.at_least.saturating_sub(held);
+        if rest.is_zero() && gate.hand_over(engine, self, now, post) {
             return Parting::HandedOver;
         }
         let departure = gate.depart(engine, now, rest);
-        drop(table);
-        drop(unheard);
         departure.map_or_else(|| Parting::lost(lease), Parting::Depart)
     }
 
@@ -350,27 +356,21 @@ impl Gates {
     /// left, the gate goes. The claim that nobody wants is returned, to be abandoned.
     fn pass_on(&self, lead: &mut Lead) -> Option<Arc<Claim>> {
         let mut claim = lead.claim.take();
-        let mut unwanted = None;
         let mut table = self.table();
         let Some(gate) = table.gates.get_mut(&lead.key) else { return claim };
+        let Some(Waiter { ask, turn, .. }) = gate.queue.pop_front() else {
+            table.gates.remove(&lead.key);
+            self.removed.notify_waiters();
+            return claim;
+        };
         gate.phase = Phase::Asking(None);
-        while let Some(waiter) = gate.queue.pop_front() {
-            if let Some(misfit) = claim.take_if(|claim| !claim.fits(&waiter.ask.terms())) {
-                unwanted = Some(misfit);
-            }
-            let mut next = Lead::new(&lead.engine, &lead.key);
-            (next.claim, next.not_before) = (claim.take(), lead.not_before);
-            match waiter.turn.send(Turn::Lead(next)) {
-                Ok(()) => return unwanted,
-                // The waiter went away meanwhile. Its turn must not be dropped here, under the mutex.
-                Err(Turn::Lead(mut next)) => (claim, next.armed) = (next.claim.take(), false),
-                Err(Turn::Hold(_) | Turn::Refused(_)) => {}
-            }
-        }
-        table.gates.remove(&lead.key);
-        self.removed.notify_waiters();
-        // At most one claim exists: the misfit, or the one that fitted everybody who has left.
-        unwanted.or(claim)
+        drop(table);
+        let misfit = claim.take_if(|claim| !claim.fits(&ask.terms()));
+        let mut next = Lead::new(&lead.engine, &lead.key);
+        (next.claim, next.not_before) = (claim, lead.not_before);
+        // If the waiter has gone meanwhile, its turn is dropped here, and goes to the one after it.
+        drop(turn.send(Turn::Lead(next)));
+        misfit
     }
 
     /// Fails everyone who waits behind `lead` with the same error.

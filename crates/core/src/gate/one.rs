@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::post::Post;
 use super::rights::{Departure, Lead, Ticket};
 use super::tenancy::Tenancy;
 use super::{Entry, Gates, Patience, Turn};
@@ -96,20 +97,18 @@ impl Gate {
     }
 
     /// Lets in those in the queue who share the owner that has just got the lock: it is theirs too.
-    /// Turns that nobody takes are returned, to be dropped outside the mutex.
-    pub(super) fn admit_mates(&mut self, engine: &Arc<Engine>) -> Vec<Turn> {
-        let Gate { phase: Phase::Held(tenancy), queue } = self else { return Vec::new() };
+    pub(super) fn admit_mates(&mut self, engine: &Arc<Engine>, post: &mut Post) {
+        let Gate { phase: Phase::Held(tenancy), queue } = self else { return };
         if tenancy.ask.owner.is_none() || queue.is_empty() {
-            return Vec::new();
+            return;
         }
         let (mates, others): (Vec<_>, Vec<_>) =
             std::mem::take(queue).into_iter().partition(|waiter| tenancy.is_of(&waiter.ask));
         *queue = VecDeque::from(others);
-        let give = |waiter: Waiter| {
-            let turn = tenancy.reenter(engine, &waiter.ask).map_or_else(Turn::Refused, Turn::Hold);
-            waiter.turn.send(turn).err()
-        };
-        mates.into_iter().filter_map(give).collect()
+        for Waiter { ask, turn, .. } in mates {
+            let again = tenancy.reenter(engine, &ask).map_or_else(Turn::Refused, Turn::Hold);
+            post.add(turn, again);
+        }
     }
 
     /// Gives the lease to the next local waiter, if the bounds allow and there is one.
@@ -118,26 +117,17 @@ impl Gate {
         engine: &Arc<Engine>,
         gates: &Gates,
         now: Time,
-        unheard: &mut Vec<Turn>,
+        post: &mut Post,
     ) -> bool {
         let Phase::Held(tenancy) = &mut self.phase else { return false };
-        while let Some(next) = self.queue.front() {
-            let Some(fence) = tenancy.may_hand_over(&next.ask, &engine.can, now) else {
-                return false;
-            };
-            let Some(Waiter { ask, turn, .. }) = self.queue.pop_front() else { return false };
-            tenancy.pass_to(ask, gates.next_serial(), fence, now);
-            match turn.send(Turn::Hold(tenancy.hold(engine, 1))) {
-                Ok(()) => {
-                    engine.reschedule_if_sooner(&tenancy.lease);
-                    unheard.extend(self.admit_mates(engine));
-                    return true;
-                }
-                Err(Turn::Hold(mut hold)) => hold.armed = false,
-                Err(Turn::Lead(_) | Turn::Refused(_)) => {}
-            }
-        }
-        false
+        let Some(next) = self.queue.front() else { return false };
+        let Some(fence) = tenancy.may_hand_over(&next.ask, &engine.can, now) else { return false };
+        let Some(next) = self.queue.pop_front() else { return false };
+        tenancy.pass_to(next.ask, gates.next_serial(), fence, now);
+        post.add(next.turn, Turn::Hold(tenancy.hold(engine, 1)));
+        engine.reschedule_if_sooner(&tenancy.lease);
+        self.admit_mates(engine, post);
+        true
     }
 
     /// Starts giving the lease back to the server.
