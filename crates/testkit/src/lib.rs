@@ -1,6 +1,6 @@
 //! What the tests of tenure share: one suite for every engine, faults, histories and their judge.
 //!
-//! - [`conformance`]: what every engine must do, one test per case: [`conformance!`].
+//! - [`mod@conformance`]: what every engine must do, one test per case: [`conformance!`].
 //! - [`meddle`]: a backend in the middle, to count, hold back, break.
 //! - [`process`]: programs that can be stopped, continued and killed; `holder` is the one to run.
 //! - [`history`], [`register`] → [`judge`]: what a run did, and whether it kept the promises.
