@@ -1,1 +1,48 @@
-fn main() {}
+//! `tenure`: run commands under a distributed lock, and see who holds what.
+//!
+//! A contents page, in the order in which a run passes through:
+
+mod args; // what was asked: the command line
+mod complete; // the same for shells that complete it
+mod url; // where the locks are kept, and what of that may be shown
+
+mod child; // the running command: its group, its end
+mod command; // the command: whether it can be run, and its start
+mod hold; // the command runs and the lock is watched
+mod run; // `tenure run`: from the checks to the exit status
+mod signals; // what others send us
+mod terminal;
+mod wait; // the wait for the lock, and what is said meanwhile // whose keyboard it is
+
+mod ls; // `tenure ls`
+mod show; // `tenure show`
+mod view; // what both show, as values and as JSON
+
+mod output; // every line for people
+mod status; // outcomes, exit statuses, the status file
+mod talk; // how lines reach them
+mod text;
+mod trouble; // what went wrong, and which outcome that is // durations, names and errors in words
+
+use std::process::ExitCode;
+
+use crate::args::{Command, parse};
+use crate::talk::Talk;
+
+fn main() -> ExitCode {
+    complete::answer();
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    talk::trace(cli.everywhere.verbose);
+    let mut talk = Talk::new(&cli.everywhere);
+    let code = match &cli.command {
+        Command::Run(args) => run::run(args, &cli.everywhere, &mut talk),
+        Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
+        Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
+        Command::Completions(args) => complete::script(args, &mut talk),
+    };
+    talk.finish();
+    ExitCode::from(code)
+}

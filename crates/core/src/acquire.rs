@@ -59,7 +59,10 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
     engine.start(&ask.key)?;
     loop {
         let turn = match engine.gates.enter(engine, ask, Patience::Queue)? {
-            Entry::Hold(hold) => return freshen(ask, hold).await?.ok_or_else(|| gone(ask)),
+            Entry::Hold(hold) => {
+                let fresh = freshen_within(bounds, engine, ask, hold).await?;
+                return fresh.ok_or_else(|| gone(ask));
+            }
             Entry::Lead(lead) => Turn::Lead(lead),
             Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
             Entry::Stale(lease) => {
@@ -75,12 +78,19 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
         };
         let hold = match turn {
             // Boxed, so that the future of one who waits for its turn is small.
-            Turn::Lead(lead) => Box::pin(ask_server(lead, engine, ask, bounds)).await?,
+            Turn::Lead(lead) => {
+                let hold = Box::pin(ask_server(lead, engine, ask, bounds)).await?;
+                // Just granted, all of its ttl is there.
+                if !ask.is_renewed() && hold.is_valid() {
+                    return Ok(hold);
+                }
+                hold
+            }
             Turn::Hold(hold) => hold,
             Turn::Refused(error) => return Err(error),
         };
         // A lease that was lost on its way here was never ours: ask again.
-        if let Some(hold) = freshen(ask, hold).await? {
+        if let Some(hold) = freshen_within(bounds, engine, ask, hold).await? {
             return Ok(hold);
         }
     }
@@ -102,7 +112,9 @@ async fn ask_server(
         let _waiting = engine.observe.waiting();
         bounds.within(engine.backend.acquire(&claim), Some(&engine.closing)).await
     };
-    bounds.contended |= claim.sight().holder.is_some();
+    if claim.sight().holder.is_some() {
+        bounds.count_contention(engine);
+    }
     // When a bound ends the wait, the lead is dropped, and with it goes the claim: to the next
     // local waiter, or away.
     let answer = asked.map_err(|end| bounds.error_seen(ask, end, claim.sight()))?;
@@ -149,7 +161,8 @@ async fn by_attempts(
 ) -> Result<Hold, Error> {
     let mut made = 1;
     loop {
-        let holder = match attempt(engine, ask).await? {
+        let tried = bounds.within(attempt(engine, ask), Some(&engine.closing)).await;
+        let holder = match tried.map_err(|end| bounds.error(ask, end, None))?? {
             Tried::Got(hold) => return Ok(hold),
             Tried::Busy(holder) => holder,
         };
@@ -221,6 +234,17 @@ async fn ask_server_once(
     }
 }
 
+/// [`freshen`], unless a bound of the wait is reached first.
+async fn freshen_within(
+    bounds: &mut Bounds,
+    engine: &Engine,
+    ask: &Ask,
+    hold: Hold,
+) -> Result<Option<Hold>, Error> {
+    let fresh = bounds.within(freshen(ask, hold), Some(&engine.closing)).await;
+    fresh.map_err(|end| bounds.error(ask, end, None))?
+}
+
 /// Renews a lease that was handed over or re-entered, where too little of it is left for its new
 /// holder. `None` if it turns out to be lost.
 async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
@@ -289,10 +313,15 @@ impl Bounds {
     }
 
     fn begin_waiting(&mut self, engine: &Engine) -> impl Drop + use<> {
+        self.count_contention(engine);
+        engine.observe.waiting()
+    }
+
+    /// One wait is one contention, however often it goes on.
+    fn count_contention(&mut self, engine: &Engine) {
         if !std::mem::replace(&mut self.contended, true) {
             engine.observe.contended();
         }
-        engine.observe.waiting()
     }
 
     /// Runs `work` until a bound is reached.

@@ -65,7 +65,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Extends each lease to its current [`Lease::ttl`], all together, and answers for each as soon
     /// as it is known, so that one slow shard costs the others nothing. No answer means unknown.
-    /// Never brings back one that has ended.
+    /// Never brings back one that has ended. The ttl may change meanwhile: read it once.
     fn renew<'a>(&'a self, leases: &'a [Arc<Lease>], answers: &'a Answers<'a>)
     -> BoxFuture<'a, ()>;
 

@@ -3,7 +3,7 @@
 //! In: what `request.rs` gathered. Out: what a backend needs to ask, and what it saw while asking.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::{Fault, Loss};
 use crate::key::Key;
-use crate::time::UnixMillis;
+use crate::time::{Time, UnixMillis};
 
 /// The random identity of one claim: 128 bits. Whoever knows it can release the lock, so it is
 /// never logged; `Debug` hides it.
@@ -233,9 +233,9 @@ pub struct Claim {
     token: Token,
     terms: Terms,
     sight: Mutex<Sight>,
-    /// Another process waits, or has taken it away: told for the claim, since that may arrive
-    /// before the grant does.
-    contended: AtomicBool,
+    /// When another process became known to wait; zero if none is. On the claim, as is its loss,
+    /// since either may be told before the grant arrives.
+    contended: AtomicU64,
     lost: OnceLock<Loss>,
 }
 
@@ -366,11 +366,18 @@ impl Claim {
 
     /// Whether another process is known to wait.
     pub(crate) fn is_contended(&self) -> bool {
-        self.contended.load(Ordering::Acquire)
+        self.contended_since().is_some()
     }
 
-    pub(crate) fn set_contended(&self) {
-        self.contended.store(true, Ordering::Release);
+    /// Since when.
+    pub(crate) fn contended_since(&self) -> Option<Time> {
+        let since = self.contended.load(Ordering::Acquire);
+        (since != 0).then_some(Time::from_nanos(since))
+    }
+
+    pub(crate) fn set_contended(&self, now: Time) {
+        let now = now.as_nanos().max(1);
+        let _ = self.contended.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// What the server has said of its loss, if it has.

@@ -44,6 +44,7 @@ pub(crate) struct Engine {
     pub(crate) closing: CancellationToken,
     pub(crate) observe: Observe,
     background: OnceLock<Background>,
+    starting: Mutex<()>,
     pid: u32,
 }
 
@@ -72,6 +73,7 @@ impl Engine {
             closing: CancellationToken::new(),
             observe: Observe::default(),
             background: OnceLock::new(),
+            starting: Mutex::default(),
             pid: std::process::id(),
         })
     }
@@ -87,10 +89,11 @@ impl Engine {
         if self.background.get().is_some() {
             return Ok(());
         }
-        let started = Background::start(self).map_err(|error| no_thread(key, error))?;
-        // Whoever comes second stops its own thread again.
-        if let Err(spare) = self.background.set(started) {
-            spare.stop.cancel();
+        // One at a time: a spare thread would run a `tend` of its own.
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.background.get().is_none() {
+            let started = Background::start(self).map_err(|error| no_thread(key, error))?;
+            let _ = self.background.set(started);
         }
         Ok(())
     }
@@ -160,11 +163,14 @@ impl Engine {
 
     /// Does what a loss asks for, if the lease is lost and nobody has done so.
     pub(crate) fn deal_with_loss(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let Some(loss) = lease.take_loss() else { return };
-        self.observe.lost(lease, &loss);
-        self.schedule.remove(lease);
+        let Some(Ended::Lost(loss)) = lease.ended() else { return };
+        // Also if another thread is at it already: who calls must find the gate free afterwards.
         self.gates.evict(self, lease, &loss);
-        match loss {
+        if !lease.mark_dealt_with() {
+            return;
+        }
+        self.schedule.remove(lease);
+        match &loss {
             Loss::Expired | Loss::MaxHold => {
                 self.clone().release_in_background(lease.clone(), Then::Free, None);
             }
@@ -172,6 +178,7 @@ impl Engine {
             Loss::Shutdown => {}
             Loss::Gone | Loss::Forced(_) | Loss::Session => self.abandon(lease.claim().clone()),
         }
+        self.observe.lost(lease, &loss);
     }
 
     /// The server has said that the claim at this gate is lost. If it is not held yet, that is
@@ -223,17 +230,26 @@ impl Engine {
     /// Renews a lease now, on the caller's time.
     pub(crate) async fn renew_now(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
         let (key, sent) = (lease.claim().key(), self.clock.now());
-        let trouble = Mutex::new(None);
+        if self.is_forked() {
+            return Err(Error::forked(key));
+        }
+        let trouble = Mutex::new(Some(Fault::new(FaultKind::Unknown, "no answer")));
         let answer = |_, answer: Renewal| {
-            if let Renewal::Unknown(fault) = &answer {
-                *trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.clone());
-            }
+            let fault = match &answer {
+                Renewal::Unknown(fault) => Some(fault.clone()),
+                Renewal::Renewed { .. } | Renewal::Lost(_) => None,
+            };
+            *trouble.lock().unwrap_or_else(PoisonError::into_inner) = fault;
             self.take_answer(lease, answer, sent);
         };
         let asked = self.backend.renew(std::slice::from_ref(lease), &answer);
         let unanswered = self
             .bounded(async {
-                asked.await;
+                tokio::select! {
+                    biased;
+                    () = asked => {}
+                    () = lease.changed() => {}
+                }
                 Ok(())
             })
             .await
@@ -253,7 +269,7 @@ impl Engine {
         match answer {
             Renewal::Renewed { term, contended } => {
                 if contended {
-                    lease.claim().set_contended();
+                    lease.claim().set_contended(self.clock.now());
                 }
                 match lease.extend(term) {
                     true => self.reschedule(lease),

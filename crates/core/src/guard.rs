@@ -278,7 +278,8 @@ impl Detached {
     }
 
     /// Writes the lease down for [`Locker::adopt`](crate::Locker::adopt) in another process. This process
-    /// stops renewing it, so it must be adopted before its ttl has passed.
+    /// stops renewing it, so it must be adopted before its ttl has passed, and once: whoever adopts
+    /// the same paper holds the same lease.
     ///
     /// # Errors
     ///
@@ -294,7 +295,6 @@ impl Detached {
         let let_go = hold.engine.backend.let_go(&hold.lease).await;
         let_go.map_err(|fault| Error::backend(Some(self.key()), fault))?;
         let gate = hold.engine.gates.carry_away(hold)?;
-        hold.lease.finish(Ended::Released);
         hold.engine.schedule.remove(&hold.lease);
         drop(gate);
         let (claim, ttl) = (hold.lease.claim(), hold.lease.ttl());

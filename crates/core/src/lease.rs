@@ -47,7 +47,7 @@ pub struct Lease {
     /// The serial number of the present local holder; see `gate.rs`.
     holder: AtomicU64,
     ended: OnceLock<Ended>,
-    /// The loss has been told to gate, log and server.
+    /// The loss has been told to log and server.
     dealt_with: AtomicBool,
     end: Notify,
     /// When the renewal thread looks next; see `renewal.rs`, whose mutex guards it.
@@ -60,7 +60,7 @@ impl Lease {
     /// The lease that `grant` makes of `claim`.
     pub fn new(claim: Arc<Claim>, grant: Grant, clock: Clock) -> Self {
         if grant.contended {
-            claim.set_contended();
+            claim.set_contended(clock.now());
         }
         Lease::adopted(claim, Fence::from_server(grant.fence), grant.term, clock)
     }
@@ -150,15 +150,18 @@ impl Lease {
         }
     }
 
-    /// The loss that nobody has dealt with yet; `Some` for one caller.
-    pub(crate) fn take_loss(&self) -> Option<Loss> {
-        let Some(Ended::Lost(loss)) = self.ended() else { return None };
-        (!self.dealt_with.swap(true, Ordering::AcqRel)).then_some(loss)
+    /// Whether its loss has still to be told to log and server; `true` for one caller.
+    pub(crate) fn mark_dealt_with(&self) -> bool {
+        !self.dealt_with.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether it was released, or its loss has been declared.
+    /// Whether it was released, or its loss has been dealt with: nobody need look at it again.
     pub(crate) fn is_over(&self) -> bool {
-        self.ended.get().is_some()
+        match self.ended.get() {
+            None => false,
+            Some(Ended::Released) => true,
+            Some(Ended::Lost(_)) => self.dealt_with.load(Ordering::Acquire),
+        }
     }
 
     /// How it ended: by a release, by a loss that was noticed, or just now by the clock. Whoever

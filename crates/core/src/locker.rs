@@ -86,10 +86,13 @@ impl Locker {
         let ask = self.ask_for(written)?;
         self.engine.start(&ask.key)?;
         self.engine.must_be_adoptable(&ask.key)?;
-        let lead = match self.engine.gates.enter(&self.engine, &ask, Patience::Try)? {
-            Entry::Lead(lead) => lead,
-            Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
-            _ => return Err(Error::busy(&ask.key, Waited::Not, None)),
+        let lead = loop {
+            match self.engine.gates.enter(&self.engine, &ask, Patience::Try)? {
+                Entry::Lead(lead) => break lead,
+                Entry::Stale(lease) => self.engine.deal_with_loss(&lease),
+                Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
+                _ => return Err(Error::busy(&ask.key, Waited::Not, None)),
+            }
         };
         self.carry_on(lead, &ask, written).await
     }
@@ -199,28 +202,36 @@ impl Locker {
             () = engine.clock.sleep_until(until) => {}
         }
         let report = self.take_all_away().await;
-        engine.drained(until.max(engine.clock.now().after(SHUTDOWN_LEAST))).await;
+        let least = until.max(engine.clock.now().after(SHUTDOWN_LEAST));
+        // Those whose wait has just ended have claims to abandon.
+        tokio::select! {
+            () = engine.gates.emptied() => {}
+            () = engine.clock.sleep_until(least) => {}
+        }
+        engine.drained(least).await;
         engine.backend.close().await;
         report
     }
 
     async fn take_all_away(&self) -> Shutdown {
         let mut report = Shutdown::default();
-        let mut releases = tokio::task::JoinSet::new();
+        // On the background, and not aborted with this future: nobody else would release them.
+        let mut releases = Vec::new();
         for lease in self.engine.gates.leases() {
             let engine = self.engine.clone();
             // The holder hears of it before anybody else can have the lock.
             engine.lose(&lease, Loss::Shutdown);
-            releases.spawn(async move {
-                let released = engine.release(&lease, Then::Free).await;
-                (lease.claim().key().clone(), released.is_ok())
+            let key = lease.claim().key().clone();
+            let (tell, told) = tokio::sync::oneshot::channel();
+            self.engine.spawn(async move {
+                let _ = tell.send(engine.release(&lease, Then::Free).await.is_ok());
             });
+            releases.push((key, told));
         }
-        while let Some(joined) = releases.join_next().await {
-            match joined {
-                Ok((_, true)) => report.released += 1,
-                Ok((key, false)) => report.unreleased.push(key),
-                Err(_) => {}
+        for (key, told) in releases {
+            match told.await {
+                Ok(true) => report.released += 1,
+                _ => report.unreleased.push(key),
             }
         }
         report

@@ -136,7 +136,7 @@ impl Options {
             Some(every) if every.is_zero() => {
                 refuse("renew_every (0ns) must be more than zero".into())
             }
-            Some(every) if every * 2 >= ttl => {
+            Some(every) if every.saturating_mul(2) >= ttl => {
                 refuse(format!("renew_every ({every:?}) must be less than half of ttl ({ttl:?})"))
             }
             _ => Ok(()),
@@ -150,6 +150,9 @@ impl Options {
                 "retry_interval ({interval:?}) must be at least {RETRY_INTERVAL_MIN:?}"
             ));
         }
+        if interval > TTL_MAX {
+            return refuse(format!("retry_interval ({interval:?}) must be at most {TTL_MAX:?}"));
+        }
         if self.attempts == Some(0) {
             return refuse("attempts (0) must be at least 1".into());
         }
@@ -157,12 +160,15 @@ impl Options {
     }
 
     fn validate_holding(&self) -> Result<(), Error> {
+        let at_least = self.at_least;
+        if at_least > TTL_MAX {
+            return refuse(format!("at_least ({at_least:?}) must be at most {TTL_MAX:?}"));
+        }
         let Some(max_hold) = self.max_hold else { return Ok(()) };
         if max_hold.is_zero() {
             return refuse("max_hold (0ns) must be more than zero".into());
         }
-        if self.at_least > max_hold {
-            let at_least = self.at_least;
+        if at_least > max_hold {
             return refuse(format!(
                 "at_least ({at_least:?}) must not be more than max_hold ({max_hold:?})"
             ));
@@ -233,6 +239,13 @@ mod tests {
     fn other_values_are_checked() {
         let fast = refused(|o| o.retry_interval = Duration::from_millis(9));
         assert_eq!(fast, "retry_interval (9ms) must be at least 10ms");
+        let year = Duration::from_secs(366 * 24 * 3600);
+        let slow = refused(|o| o.retry_interval = year);
+        assert_eq!(slow, "retry_interval (31622400s) must be at most 31536000s");
+        let long = refused(|o| o.at_least = year);
+        assert_eq!(long, "at_least (31622400s) must be at most 31536000s");
+        let every = Renew::Every(Duration::MAX);
+        assert!(refused(|o| o.renew = every).ends_with("must be less than half of ttl (30s)"));
         assert_eq!(refused(|o| o.attempts = Some(0)), "attempts (0) must be at least 1");
         assert_eq!(
             refused(|o| o.max_hold = Some(Duration::ZERO)),

@@ -12,6 +12,9 @@ tokio::task_local! {
 /// Who asks for a lock. The same owner gets a lock that it holds again, counted; tasks that share
 /// an owner share its locks.
 ///
+/// An owner that asks again before it lets go keeps the lock for as long as it likes: the turns that
+/// other owners are given are about hand-offs, not about re-entry.
+///
 /// A call with no owner, given or in scope, is its own owner and never re-enters, as with
 /// `tokio::sync::Mutex`.
 ///

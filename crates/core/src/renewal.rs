@@ -135,6 +135,7 @@ pub(crate) async fn supervise(
                 tracing::error!(component = "tenure", %panic, "renewal panicked, restarting");
                 let Some(engine) = engine.upgrade() else { return };
                 listener = Listener::new(&engine);
+                engine.gates.leases().iter().for_each(|lease| engine.reschedule(lease));
             }
         }
     }
@@ -167,7 +168,7 @@ fn heed(engine: &Arc<Engine>, notice: Notice) {
     match notice {
         Notice::Contended { key, token } => {
             if let Some(claim) = ours(&key, token) {
-                claim.set_contended();
+                claim.set_contended(engine.clock.now());
             }
         }
         Notice::Lost { key, token, loss } => {
@@ -176,7 +177,12 @@ fn heed(engine: &Arc<Engine>, notice: Notice) {
                 engine.take_note_of_loss(&key);
             }
         }
-        Notice::Reconnected => renew_all(engine, engine.schedule.take_all()),
+        Notice::Reconnected => {
+            let all = engine.schedule.take_all().into_iter();
+            let (renewed, others) = all.partition(|lease| lease.next_renewal() != Time::NEVER);
+            renew_all(engine, renewed);
+            look_at(engine, others);
+        }
     }
 }
 

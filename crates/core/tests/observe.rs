@@ -1,5 +1,7 @@
 //! What logs and metrics say. One test, since both are installed once per process.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -111,11 +111,9 @@ impl Memory {
     }
 
     fn renew_one(&self, lease: &Lease) -> Renewal {
-        let from = self.space.clock().now();
-        match self.space.renew(lease.claim(), from, lease.ttl()) {
-            Some(contended) => {
-                Renewal::Renewed { term: Term::Lease { from, ttl: lease.ttl() }, contended }
-            }
+        let (from, ttl) = (self.space.clock().now(), lease.ttl());
+        match self.space.renew(lease.claim(), from, ttl) {
+            Some(contended) => Renewal::Renewed { term: Term::Lease { from, ttl }, contended },
             None => Renewal::Lost(Loss::Gone),
         }
     }

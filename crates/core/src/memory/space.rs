@@ -141,7 +141,12 @@ impl Space {
         self.on(claim.key(), |lock, _, now| {
             let Some(held) = lock.take(claim.token()) else { return Release::NotHeld };
             if let Then::Closed(rest) = then {
-                lock.closed = Some((now.after(rest), Holder { closing: true, ..held.holder }));
+                let until = now.after(rest);
+                if lock.closed.as_ref().is_none_or(|(closed, _)| *closed < until) {
+                    lock.closed = Some((until, Holder { closing: true, ..held.holder }));
+                }
+                // Those who wait sleep until the lease they saw would have ended; this is sooner.
+                lock.queue.iter().for_each(|queued| queued.changed.notify_one());
             }
             match u32::try_from(lock.holders.len()).unwrap_or(u32::MAX) {
                 0 => Release::Freed,

@@ -76,10 +76,11 @@ fn is_reentry(hold: &Hold, all: &[&Hold]) -> bool {
     all.iter().copied().filter(first).any(|other| hold.asked < other.end)
 }
 
-/// Whether `hold` was handed out from a lease that had been taken away at the server before.
+/// Whether `hold` was handed out from a lease that had been taken away at the server before. A lease
+/// is granted some time after it is asked for and before anybody reports it.
 fn ended_silently(hold: &Hold, all: &[&Hold], key: &str, taken: &[(u64, &str)]) -> bool {
     let same_lease = |other: &&&Hold| other.fence >> LOCAL_BITS == hold.fence >> LOCAL_BITS;
-    let first = all.iter().find(same_lease).map_or(hold.reported, |first| first.reported);
+    let first = all.iter().find(same_lease).map_or(hold.asked, |first| first.asked);
     taken.iter().any(|(at, of)| *of == key && first < *at && *at <= hold.reported)
 }
 

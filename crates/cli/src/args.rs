@@ -1,0 +1,245 @@
+//! The command line, as clap reads it.
+//!
+//! In: the arguments. Out: values that are right by themselves; what only the engine can judge
+//! (a key, a ttl) is judged there. Usage errors end with 64, not clap's 2.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::engine::ArgValueCompleter;
+
+use crate::complete::live_keys;
+use crate::status;
+
+/// How long the command gets between TERM and KILL: what service managers and container engines
+/// give at least, and well within the default ttl.
+const GRACE_DEFAULT: &str = "5s";
+
+/// Distributed locks: run commands under them, and see who holds what.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) everywhere: Everywhere,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Durations: 500ms, 10s, 5m, 1h30m. Data goes to stdout, talk to stderr.";
+
+/// What every command understands.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub(crate) struct Everywhere {
+    /// Where the locks are kept, such as file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
+    ///
+    /// Without one, locks are kept in a directory of this user on this machine.
+    #[arg(short, long, global = true, value_name = "URL", conflicts_with = "url_file")]
+    pub(crate) url: Option<String>,
+    /// Read the URL from a file, to keep its password off the command line [env: TENURE_URL_FILE]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) url_file: Option<PathBuf>,
+    /// When to use colours; NO_COLOR turns `auto` off
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: When,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Log what the engine does; twice for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// On a terminal
+    Auto,
+    /// Everywhere
+    Always,
+    /// Nowhere
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Wait for a lock, run a command, give the lock back
+    Run(Box<RunArgs>),
+    /// List the locks that are held or waited for
+    Ls(LsArgs),
+    /// Show who holds a lock and who waits for it
+    Show(ShowArgs),
+    /// Print a script that teaches a shell to complete `tenure`, live keys included
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_AFTER_HELP)]
+pub(crate) struct RunArgs {
+    /// What to lock, such as db-migrate or order:42
+    #[arg(add = ArgValueCompleter::new(live_keys))]
+    pub(crate) key: OsString,
+    /// The command and its arguments; no shell is involved
+    #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+    /// Do not wait if the lock is held
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Wait no longer than this [default: for ever]
+    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit status if the lock was not acquired [default: 75]
+    #[arg(short = 'E', long, value_name = "N")]
+    pub(crate) conflict_exit_code: Option<u8>,
+    /// How long the lock outlives us if this machine dies; no effect on file: [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Keep the lock closed for at least this long, to keep clock-skewed cron twins apart
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) at_least: Option<Duration>,
+    /// Hold the lock no longer than this; the command is ended before
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) at_most: Option<Duration>,
+    /// Shown to whoever waits for the lock
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// What to do with the command when the lock is lost
+    #[arg(long, value_name = "WHAT", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// Time between TERM and KILL, at most a third of the ttl and half of --at-most
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = GRACE_DEFAULT)]
+    pub(crate) grace: Duration,
+    /// Write one JSON object here that says how it went
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) status_file: Option<PathBuf>,
+}
+
+const RUN_AFTER_HELP: &str = "\
+Exit status: the command's own, or 128+N if signal N ended it; else
+   75  not acquired (-E changes it)      79  lock lost while the command ran
+   69  backend unreachable               64  usage
+  126  command cannot be run            127  command not found
+Signals are forwarded to the command's process group. While still waiting for the lock,
+HUP, INT, QUIT and TERM end the wait with 128+N.
+The command finds TENURE_KEY, TENURE_FENCE, TENURE_OWNER and TENURE_TTL_MS in its environment.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM, then KILL before another can have the lock
+    Term,
+    /// KILL before another can have the lock
+    Kill,
+    /// Let it run on; the exit status still says 79
+    Ignore,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Only keys that match: `*` any run, `?` one character, `[a-z]` a range, `\x` literally x
+    #[arg(default_value = "*")]
+    pub(crate) glob: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The lock, taken literally
+    #[arg(add = ArgValueCompleter::new(live_keys))]
+    pub(crate) key: OsString,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+}
+
+/// Reads the command line. `Err` is the status to end with: help and version have been printed, or
+/// what is wrong has been said.
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        // Whether it reaches the terminal or not, the status is the same.
+        let _ = error.print();
+        ExitCode::from(if error.use_stderr() { status::USAGE } else { 0 })
+    })
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; write it like 500ms, 10s, 5m or 1h30m"))
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it must be more than zero".into()),
+        duration => Ok(duration),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run(line: &str) -> Result<RunArgs, String> {
+        let words = line.split_whitespace();
+        match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Run(args) => Ok(*args),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// clap finds no contradiction in our definitions.
+    #[test]
+    fn definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    /// Everything after `--` is the command's, also what looks like our options.
+    #[test]
+    fn the_command_is_taken_literally() {
+        let args = run("tenure run -n db -- ls -n --wait -- x").unwrap();
+        assert!(args.no_wait && args.wait.is_none());
+        assert_eq!(args.command, ["ls", "-n", "--wait", "--", "x"]);
+    }
+
+    /// Durations are read as people write them, and refused with the value and an example.
+    #[test]
+    fn durations() {
+        assert_eq!(run("tenure run -w 1h30m k -- x").unwrap().wait.unwrap().as_secs(), 5_400);
+        assert_eq!(run("tenure run k -- x").unwrap().grace.as_secs(), 5);
+        let refused = run("tenure run -w soon k -- x").unwrap_err();
+        assert!(refused.contains("invalid value 'soon' for '--wait <DUR>'"), "{refused}");
+        assert!(refused.contains("write it like 500ms, 10s, 5m or 1h30m"), "{refused}");
+        let refused = run("tenure run --at-most 0s k -- x").unwrap_err();
+        assert!(refused.contains("it must be more than zero"), "{refused}");
+    }
+
+    /// What cannot be meant together is refused.
+    #[test]
+    fn contradictions() {
+        assert!(run("tenure run -n -w 1s k -- x").is_err());
+        assert!(run("tenure run -u memory: --url-file f k -- x").is_err());
+        assert!(run("tenure run k").is_err());
+        assert!(run("tenure run k x").is_err());
+        assert!(run("tenure run -E 256 k -- x").is_err());
+    }
+}

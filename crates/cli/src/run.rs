@@ -1,0 +1,251 @@
+//! `tenure run`: from the checks to the exit status.
+//!
+//! In: the command line. Out: the exit status, and the status file if one was asked for. What can be
+//! known to fail is said before the lock is taken.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tenure::time::Time;
+use tenure::{Client, Error, Guard, Key, Lock, Locker, TTL_DEFAULT};
+
+use crate::args::{Everywhere, RunArgs};
+use crate::child::{Child, End};
+use crate::command::{self, Task};
+use crate::hold::{Fate, Hold, Policy};
+use crate::output;
+use crate::signals::Signals;
+use crate::status::{Outcome, Report, StatusFile, millis};
+use crate::talk::Talk;
+use crate::terminal::Terminal;
+use crate::text;
+use crate::trouble::{self, Trouble};
+use crate::url::{self, Place};
+use crate::wait::{self, Waited};
+
+/// How long to wait for the engine to undo or finish what is under way. A lease frees what is left.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Runs the command under the lock, and says how it went.
+pub(crate) fn run(args: &RunArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
+    let file = match args.status_file.as_deref().map(StatusFile::probe).transpose() {
+        Ok(file) => file,
+        Err(trouble) => return talk.trouble(&trouble),
+    };
+    let report = attempt(args, flags, talk);
+    if let Some(Err(error)) = file.map(|file| file.write(&report)) {
+        talk.trouble(&Trouble::usage(format!("cannot write the status file: {error}")));
+    }
+    report.code(args.conflict_exit_code)
+}
+
+fn attempt(args: &RunArgs, flags: &Everywhere, talk: &mut Talk) -> Report {
+    let mut report = Report::new(&args.key.to_string_lossy());
+    if let Err(trouble) = checked(args, flags, talk, &mut report) {
+        talk.trouble(&trouble);
+        report.outcome = trouble.outcome;
+    }
+    report
+}
+
+fn checked(
+    args: &RunArgs,
+    flags: &Everywhere,
+    talk: &mut Talk,
+    report: &mut Report,
+) -> Result<(), Trouble> {
+    let key = trouble::key(&args.key)?;
+    check_relations(args)?;
+    args.command.first().map_or(Ok(()), |program| command::check(program))?;
+    let place = Place::find(flags)?;
+    let run = Run { args, key: &key, place: &place, talk, report };
+    url::runtime()?.block_on(run.go())
+}
+
+fn check_relations(args: &RunArgs) -> Result<(), Trouble> {
+    match (args.at_least, args.at_most) {
+        (Some(least), Some(most)) if least > most => {
+            let (least, most) = (text::exact(least), text::exact(most));
+            Err(Trouble::usage(format!(
+                "`--at-least {least}` must not be more than `--at-most {most}`"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One run, under way.
+struct Run<'a> {
+    args: &'a RunArgs,
+    key: &'a Key,
+    place: &'a Place,
+    talk: &'a mut Talk,
+    report: &'a mut Report,
+}
+
+impl Run<'_> {
+    async fn go(mut self) -> Result<(), Trouble> {
+        let mut signals = Signals::ending().map_err(|error| unable(&error))?;
+        let connected = tokio::select! {
+            biased;
+            signal = signals.next() => Err(signal),
+            locker = self.place.connect(self.talk) => Ok(locker),
+        };
+        match connected {
+            Ok(locker) => self.with(&locker?, &mut signals).await,
+            Err(signal) => self.interrupted(signal),
+        }
+    }
+
+    async fn with(&mut self, locker: &Locker, signals: &mut Signals) -> Result<(), Trouble> {
+        self.say_what_is_ignored(locker);
+        let start = locker.clock().now();
+        let request = self.request(locker);
+        let waited = wait::acquire(locker, self.key, request, signals, self.talk).await;
+        self.report.waited_ms = millis(locker.clock().now().since(start));
+        let result = match waited {
+            Waited::Acquired(guard) => self.hold(locker, guard, signals).await,
+            Waited::Interrupted(signal) => self.interrupted(signal),
+            Waited::Failed(error) => self.failed(&error),
+        };
+        // Whoever signals again does not want to wait for that either.
+        tokio::select! {
+            _ = locker.shutdown(FAREWELL) => {}
+            _ = signals.next() => {}
+        }
+        result
+    }
+
+    fn say_what_is_ignored(&mut self, locker: &Locker) {
+        let can = locker.capabilities();
+        if self.args.ttl.is_some() && !can.expires {
+            self.talk.say(&output::ttl_without_effect(can.engine));
+        }
+    }
+
+    fn ttl(&self) -> Duration {
+        self.args.ttl.unwrap_or(TTL_DEFAULT)
+    }
+
+    fn request(&self, locker: &Locker) -> Lock {
+        let args = self.args;
+        let mut lock = locker.lock(self.key.as_str()).ttl(self.ttl());
+        lock = lock.at_least(args.at_least.unwrap_or_default());
+        if let Some(most) = args.at_most {
+            lock = lock.max_hold(most);
+        }
+        if let Some(reason) = &args.reason {
+            lock = lock.reason(reason.as_str());
+        }
+        match args.wait {
+            _ if args.no_wait => lock.attempts(1),
+            Some(wait) => lock.wait(wait),
+            None => lock,
+        }
+    }
+
+    fn interrupted(&mut self, signal: Signal) -> Result<(), Trouble> {
+        self.report.outcome = Outcome::Interrupted(signal as i32);
+        Ok(())
+    }
+
+    /// There is no lock: held by another is an answer, everything else is trouble.
+    fn failed(&mut self, error: &Error) -> Result<(), Trouble> {
+        if !error.is_busy() {
+            return Err(self.place.trouble(error));
+        }
+        self.report.outcome = Outcome::NotAcquired;
+        let gave_up = self.args.wait.filter(|wait| !wait.is_zero());
+        let key = self.key.as_str();
+        self.talk.say(&output::not_acquired(key, error.holder(), gave_up));
+        self.talk.say(&output::hint_show(key));
+        Ok(())
+    }
+
+    /// The lock is ours: runs the command, and gives the lock back whatever comes of it.
+    async fn hold(
+        &mut self,
+        locker: &Locker,
+        guard: Guard,
+        signals: &mut Signals,
+    ) -> Result<(), Trouble> {
+        let since = locker.clock().now();
+        self.report.fence = Some(guard.fence().to_string());
+        let ended = self.watch(locker, &guard, since, signals).await;
+        self.report.held_ms = Some(millis(locker.clock().now().since(since)));
+        let released = self.release(guard).await;
+        ended.map(|(end, secure)| self.concluded(end, secure && released))
+    }
+
+    /// Starts the command and stays with it. `true`: it had the lock to its end.
+    async fn watch(
+        &mut self,
+        locker: &Locker,
+        guard: &Guard,
+        since: Time,
+        signals: &mut Signals,
+    ) -> Result<(End, bool), Trouble> {
+        let mut terminal = Terminal::open();
+        let child = self.start(guard, signals, terminal.as_mut())?;
+        let policy = Policy::new(self.args, self.ttl(), locker.capabilities().expires);
+        let (clock, talk, fate) = (locker.clock(), &mut *self.talk, Fate::Secure);
+        let hold = Hold { guard, clock, since, policy, child, terminal, talk, fate };
+        Ok(hold.until_the_end(signals).await)
+    }
+
+    fn start(
+        &self,
+        guard: &Guard,
+        signals: &mut Signals,
+        terminal: Option<&mut Terminal>,
+    ) -> Result<Child, Trouble> {
+        signals.for_the_command().map_err(|error| unable(&error))?;
+        // We may have been stopped since the lock was granted.
+        if !guard.is_held() {
+            let key = self.key;
+            let late = format!("lock `{key}` was lost before the command could start");
+            return Err(Trouble::new(Outcome::Lost, late));
+        }
+        command::start(&self.task(guard), terminal)
+    }
+
+    fn task(&self, guard: &Guard) -> Task<'_> {
+        let added = vec![
+            ("TENURE_KEY", self.key.as_str().to_owned()),
+            ("TENURE_FENCE", guard.fence().to_string()),
+            ("TENURE_OWNER", Client::this_process().to_string()),
+            ("TENURE_TTL_MS", millis(self.ttl()).to_string()),
+        ];
+        Task { words: &self.args.command, added, removed: self.place.private_variables() }
+    }
+
+    /// Gives the lock back. `false` if it turns out that it had been lost.
+    async fn release(&mut self, guard: Guard) -> bool {
+        match guard.release().await {
+            Ok(_) => true,
+            Err(error) if error.is_lost() => false,
+            Err(error) => {
+                let cause = self.place.scrub(&text::chain(&error));
+                self.talk.insist(&output::not_released(self.key.as_str(), &cause));
+                true
+            }
+        }
+    }
+
+    fn concluded(&mut self, end: End, secure: bool) {
+        self.report.child = Some(end);
+        self.report.outcome = match end {
+            _ if !secure => Outcome::Lost,
+            End::Exited(_) => Outcome::Exited,
+            End::Signalled(_) => Outcome::Signalled,
+        };
+        if !secure {
+            self.talk.insist(&output::lost(self.key.as_str()));
+        }
+    }
+}
+
+/// The system would not let us listen for signals.
+fn unable(error: &std::io::Error) -> Trouble {
+    Trouble::new(Outcome::Unreachable, format!("cannot listen for signals: {error}"))
+}

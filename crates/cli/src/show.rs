@@ -1,0 +1,153 @@
+//! `tenure show`: one lock in full, its holder and its queue.
+//!
+//! Ends with 0 whether the lock is held or free: both are answers. Scripts ask for `--json`.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Serialize;
+use tenure::backend::{Holding, LockInfo, Waiting};
+use tenure::time::UnixMillis;
+use tenure::{Client, Key};
+
+use crate::args::{Everywhere, ShowArgs};
+use crate::output;
+use crate::talk::{self, Talk};
+use crate::text::{escape, short};
+use crate::trouble::{self, Trouble};
+use crate::url::with_locker;
+use crate::view::{LockView, SCHEMA, json, mode};
+
+/// Shows the lock.
+pub(crate) fn show(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
+    match look(args, flags, talk) {
+        Ok(text) => {
+            talk::data(&text);
+            0
+        }
+        Err(trouble) => talk.trouble(&trouble),
+    }
+}
+
+fn look(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> Result<String, Trouble> {
+    let key = trouble::key(&args.key)?;
+    let lock = with_locker(flags, talk, async |locker| locker.inspect(key.as_str()).await)?;
+    Ok(match &lock {
+        _ if args.json => as_json(&key, lock.as_ref()),
+        Some(lock) => in_full(lock),
+        None => output::free(key.as_str()) + "\n",
+    })
+}
+
+fn as_json(key: &Key, lock: Option<&LockInfo>) -> String {
+    #[derive(Serialize)]
+    struct Showing<'a> {
+        schema: u32,
+        key: &'a str,
+        lock: Option<LockView>,
+    }
+    json(&Showing { schema: SCHEMA, key: key.as_str(), lock: lock.map(LockView::of) })
+}
+
+fn in_full(lock: &LockInfo) -> String {
+    let mut lines = vec![escape(lock.key.as_str()).into_owned(), field("mode", &mode(lock.mode))];
+    if lock.holders.is_empty() {
+        lines.push(field("holder", "nobody"));
+    }
+    lines.extend(lock.holders.iter().flat_map(holder_lines));
+    lines.extend(queue_lines(lock.waiters.as_deref()));
+    lines.join("\n") + "\n"
+}
+
+fn field(name: &str, value: &str) -> String {
+    format!("  {name:<9} {value}")
+}
+
+fn holder_lines(holding: &Holding) -> Vec<String> {
+    let holder = &holding.holder;
+    let left = holder.lease_left.map(|left| format!("{} left", short(left)));
+    let closed = holder.lease_left.map(|left| format!("for another {}", short(left)));
+    let state = match holder.closing {
+        true => ("closed", Some(closed.unwrap_or_else(|| "for its minimum time".into()))),
+        false => ("lease", Some(left.unwrap_or_else(|| "no end of its own".into()))),
+    };
+    let fields = [
+        ("holder", Some(person(holder.client.as_ref()))),
+        ("label", holder.label.clone()),
+        ("reason", holder.reason.clone()),
+        ("held for", holder.since.map(since)),
+        state,
+        ("fence", holding.fence.map(|fence| fence.to_string())),
+    ];
+    let known = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    known.map(|(name, value)| field(name, &escape(&value))).collect()
+}
+
+fn person(client: Option<&Client>) -> String {
+    match client {
+        Some(c) => format!("{} (pid {}, {})", output::name(client), c.pid, escape(&c.program)),
+        None => output::name(None),
+    }
+}
+
+fn since(since: UnixMillis) -> String {
+    let at = UNIX_EPOCH.checked_add(Duration::from_millis(since.0)).unwrap_or(UNIX_EPOCH);
+    format!("{} (since {})", short(since.elapsed()), humantime::format_rfc3339_seconds(at))
+}
+
+fn queue_lines(queue: Option<&[Waiting]>) -> Vec<String> {
+    let Some(queue) = queue else { return vec![field("queue", "not known to this engine")] };
+    if queue.is_empty() {
+        return vec![field("queue", "empty")];
+    }
+    let head = field("queue", &format!("{} waiting, next first", queue.len()));
+    let places = queue.iter().zip(1..).map(|(waiting, place)| waiter(place, waiting));
+    std::iter::once(head).chain(places).collect()
+}
+
+fn waiter(place: usize, waiting: &Waiting) -> String {
+    let age = waiting.since.map(|since| format!(", waiting {}", short(since.elapsed())));
+    let name = output::long_name(&waiting.holder).replace("holder", "waiter");
+    format!("  {place:>3}. {name}{}", age.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::samples::{busy, foreign};
+
+    /// Everything that is known about a lock, with the moment it was taken.
+    #[test]
+    fn lock_in_full() {
+        let text = in_full(&busy("db-migrate"));
+        let (head, rest) = text.split_once("(since ").unwrap();
+        let (moment, rest) = rest.split_once(")\n").unwrap();
+        assert_eq!(
+            head,
+            "db-migrate\n  mode      exclusive\n  holder    deploy@ci-7 (pid 812, tenure)\n  \
+             reason    release 41\n  held for  4m12s "
+        );
+        assert!(humantime::parse_rfc3339(moment).is_ok(), "{moment}");
+        assert_eq!(
+            rest,
+            "  lease     21s left\n  fence     27431\n  queue     2 waiting, next first\n    \
+             1. ann@ci-7 (pid 99), waiting 12s\n    2. an unknown waiter\n"
+        );
+    }
+
+    /// A lock of which little is known says so.
+    #[test]
+    fn lock_with_less() {
+        assert_eq!(
+            in_full(&foreign("k")),
+            "k\n  mode      exclusive\n  holder    an unknown holder\n  \
+             lease     no end of its own\n  queue     not known to this engine\n"
+        );
+    }
+
+    /// A free lock is `null`, not an error.
+    #[test]
+    fn json_of_a_free_lock() {
+        let key = Key::new("k").unwrap();
+        assert_eq!(as_json(&key, None), "{\"schema\":1,\"key\":\"k\",\"lock\":null}\n");
+    }
+}

@@ -1,0 +1,309 @@
+//! How a run went: outcomes, exit statuses, the status file.
+//!
+//! In: a [`Report`] that `run.rs` filled in. Out: a number for the shell, a JSON object for scripts.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::child::End;
+use crate::trouble::Trouble;
+
+/// What we were asked makes no sense (`EX_USAGE`).
+pub(crate) const USAGE: u8 = 64;
+/// The backend could not be reached, or refused (`EX_UNAVAILABLE`).
+const UNREACHABLE: u8 = 69;
+/// Another holds the lock (`EX_TEMPFAIL`: trying again may help). `-E` changes it.
+const NOT_ACQUIRED: u8 = 75;
+/// The lock was lost while the command ran: just past sysexits, and used by no shell.
+const LOST: u8 = 79;
+/// As shells say it: found, but cannot be run.
+const NOT_RUNNABLE: u8 = 126;
+/// As shells say it: not found.
+const NOT_FOUND: u8 = 127;
+/// As shells say it: ended by signal N.
+const SIGNALLED: i32 = 128;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The command ended by itself.
+    Exited,
+    /// A signal ended the command.
+    Signalled,
+    /// The lock was lost while the command ran.
+    Lost,
+    /// Another holds the lock.
+    NotAcquired,
+    /// A signal ended the wait.
+    Interrupted(i32),
+    /// The backend could not be reached, or refused.
+    Unreachable,
+    /// The command is there, and cannot be run.
+    NotRunnable,
+    /// There is no such command.
+    NotFound,
+    /// What was asked makes no sense.
+    Usage,
+}
+
+/// Everything that a script may want to know.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    schema: u32,
+    pub(crate) key: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) waited_ms: u64,
+    pub(crate) held_ms: Option<u64>,
+    /// A string: as a number it would not survive a reader that uses doubles.
+    pub(crate) fence: Option<String>,
+    #[serde(serialize_with = "child")]
+    pub(crate) child: Option<End>,
+}
+
+impl Report {
+    /// A run of which nothing is known yet.
+    pub(crate) fn new(key: &str) -> Self {
+        Report {
+            schema: 1,
+            key: key.into(),
+            outcome: Outcome::Usage,
+            waited_ms: 0,
+            held_ms: None,
+            fence: None,
+            child: None,
+        }
+    }
+
+    /// The status to exit with.
+    pub(crate) fn code(&self, not_acquired: Option<u8>) -> u8 {
+        match (self.outcome, self.child) {
+            (Outcome::Exited | Outcome::Signalled, Some(end)) => end.code(),
+            (Outcome::NotAcquired, _) => not_acquired.unwrap_or(NOT_ACQUIRED),
+            (outcome, _) => outcome.code(),
+        }
+    }
+}
+
+impl End {
+    /// What a shell would say.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            End::Exited(status) => u8::try_from(status).unwrap_or(u8::MAX),
+            End::Signalled(signal) => by_signal(signal),
+        }
+    }
+}
+
+fn by_signal(signal: i32) -> u8 {
+    u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)
+}
+
+/// Milliseconds for a report.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Outcome {
+    /// The status it has by itself.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Outcome::Exited | Outcome::Signalled => 0,
+            Outcome::Lost => LOST,
+            Outcome::NotAcquired => NOT_ACQUIRED,
+            Outcome::Interrupted(signal) => by_signal(signal),
+            Outcome::Unreachable => UNREACHABLE,
+            Outcome::NotRunnable => NOT_RUNNABLE,
+            Outcome::NotFound => NOT_FOUND,
+            Outcome::Usage => USAGE,
+        }
+    }
+
+    /// The one word for it in a report.
+    fn word(self) -> &'static str {
+        match self {
+            Outcome::Exited => "exited",
+            Outcome::Signalled => "signalled",
+            Outcome::Lost => "lost",
+            Outcome::NotAcquired => "not_acquired",
+            Outcome::Interrupted(_) => "interrupted",
+            Outcome::Unreachable => "unreachable",
+            Outcome::NotRunnable => "not_runnable",
+            Outcome::NotFound => "not_found",
+            Outcome::Usage => "usage",
+        }
+    }
+}
+
+impl Serialize for Outcome {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.word())
+    }
+}
+
+fn child<S: serde::Serializer>(end: &Option<End>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Child {
+        status: Option<i32>,
+        signal: Option<i32>,
+    }
+    let child = end.map(|end| match end {
+        End::Exited(status) => Child { status: Some(status), signal: None },
+        End::Signalled(signal) => Child { status: None, signal: Some(signal) },
+    });
+    child.serialize(to)
+}
+
+/// Where the report goes.
+#[derive(Debug)]
+pub(crate) struct StatusFile {
+    path: PathBuf,
+    /// Beside it, if it can be replaced as a whole. A pipe or a device is written through:
+    /// replacing `/dev/stderr` would be a bad surprise.
+    temporary: Option<PathBuf>,
+}
+
+impl StatusFile {
+    /// Finds out whether the report will be writable, before anything else happens.
+    pub(crate) fn probe(path: &Path) -> Result<Self, Trouble> {
+        // A link is followed, so that the file it names is replaced and not the link.
+        let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        let file = StatusFile { temporary: temporary_beside(path, &real), path: real };
+        file.try_out().map_err(|error| {
+            let shown = path.display();
+            Trouble::usage(format!("cannot write the status file `{shown}`: {error}"))
+        })?;
+        Ok(file)
+    }
+
+    fn try_out(&self) -> io::Result<()> {
+        match &self.temporary {
+            Some(temporary) => File::create(temporary).and_then(|_| fs::remove_file(temporary)),
+            None => File::options().append(true).open(&self.path).map(|_| ()),
+        }
+    }
+
+    /// Writes the report, all of it or nothing where the place allows that.
+    pub(crate) fn write(&self, report: &Report) -> io::Result<()> {
+        let mut line = serde_json::to_vec(report)?;
+        line.push(b'\n');
+        match &self.temporary {
+            Some(temporary) => replace(&self.path, temporary, &line),
+            None => File::options().append(true).open(&self.path)?.write_all(&line),
+        }
+    }
+}
+
+fn replace(path: &Path, temporary: &Path, line: &[u8]) -> io::Result<()> {
+    fs::write(temporary, line)?;
+    fs::rename(temporary, path).inspect_err(|_| {
+        // Nothing is left behind; the first error is the one that counts.
+        let _ = fs::remove_file(temporary);
+    })
+}
+
+fn temporary_beside(given: &Path, real: &Path) -> Option<PathBuf> {
+    let system = ["/dev", "/proc"].iter().any(|dir| given.starts_with(dir));
+    let plain = fs::metadata(real).map_or(true, |there| there.is_file());
+    let name = real.file_name()?.to_string_lossy();
+    (plain && !system).then(|| real.with_file_name(format!(".{name}.{}", std::process::id())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(report: &Report) -> String {
+        serde_json::to_string(report).unwrap()
+    }
+
+    /// The object has the same fields for every outcome, in full.
+    #[test]
+    fn reports() {
+        let mut report = Report::new("db");
+        assert_eq!(
+            json(&report),
+            r#"{"schema":1,"key":"db","outcome":"usage","waited_ms":0,"held_ms":null,"fence":null,"child":null}"#
+        );
+        report.outcome = Outcome::Lost;
+        report.held_ms = Some(1_500);
+        report.fence = Some("7".into());
+        report.child = Some(End::Signalled(9));
+        assert_eq!(
+            json(&report),
+            r#"{"schema":1,"key":"db","outcome":"lost","waited_ms":0,"held_ms":1500,"fence":"7","child":{"status":null,"signal":9}}"#
+        );
+        report.outcome = Outcome::Interrupted(15);
+        assert!(json(&report).contains(r#""outcome":"interrupted""#), "{}", json(&report));
+    }
+
+    /// Every outcome has its own status, and `-E` changes one of them.
+    #[test]
+    fn statuses() {
+        let cases = [
+            (Outcome::Lost, 79),
+            (Outcome::NotAcquired, 75),
+            (Outcome::Interrupted(15), 143),
+            (Outcome::Unreachable, 69),
+            (Outcome::NotRunnable, 126),
+            (Outcome::NotFound, 127),
+            (Outcome::Usage, 64),
+            (Outcome::Signalled, 137),
+        ];
+        for (outcome, code) in cases {
+            let report = Report { outcome, child: Some(End::Signalled(9)), ..Report::new("k") };
+            assert_eq!(report.code(None), code, "{outcome:?}");
+        }
+        let report = Report { outcome: Outcome::NotAcquired, ..Report::new("k") };
+        assert_eq!(report.code(Some(0)), 0);
+        let report =
+            Report { outcome: Outcome::Exited, child: Some(End::Exited(3)), ..Report::new("k") };
+        assert_eq!(report.code(None), 3);
+    }
+
+    /// A report replaces the old one as a whole and leaves nothing beside it.
+    #[test]
+    fn files_are_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.json");
+        fs::write(&path, "old").unwrap();
+        let file = StatusFile::probe(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        file.write(&Report::new("k")).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().ends_with("}\n"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// A link stays a link: the file it names is replaced.
+    #[test]
+    fn links_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("target"), dir.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        StatusFile::probe(&link).unwrap().write(&Report::new("k")).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::read_to_string(&path).unwrap().starts_with('{'));
+    }
+
+    /// A device is written to, never replaced.
+    #[test]
+    fn devices_are_written_through() {
+        StatusFile::probe(Path::new("/dev/null")).unwrap().write(&Report::new("k")).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    /// A place that cannot be written is named, with the reason.
+    #[test]
+    fn unwritable_places_are_named() {
+        let trouble = StatusFile::probe(Path::new("/nowhere/at/all")).unwrap_err();
+        assert_eq!(trouble.outcome, Outcome::Usage);
+        assert_eq!(
+            trouble.chain,
+            "cannot write the status file `/nowhere/at/all`: No such file or directory (os error 2)"
+        );
+    }
+}

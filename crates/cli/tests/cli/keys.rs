@@ -1,0 +1,58 @@
+//! Row 58 of the torture list: names that nobody expects.
+
+use crate::common::{Space, assert_matches};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+/// Odd names are names: held, shown and given back like any other.
+#[test]
+fn t58_odd_names_work() {
+    let space = Space::new();
+    for key in ["}x", "{}", "a}b{c", "a b", "* ? [ ]", "🔒", "订单:42", "a/../b", ".", "..", "~"]
+    {
+        let run = space.done(["run", key, "--", "sh", "-c", "printf %s \"$TENURE_KEY\""]);
+        assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (Some(0), key, ""));
+        assert!(space.is_free(key), "{key}");
+    }
+}
+
+/// Names that nobody can read back are refused with 64, escaped and short.
+#[test]
+fn t58_bad_names_are_refused() {
+    let space = Space::new();
+    let cases = [
+        ("", "invalid key ``: it is empty"),
+        ("a\nb", r"invalid key `a\nb`: it contains the control character `\n`"),
+        ("\u{1b}[31m", r"invalid key `\u{1b}[31m`: it contains the control character `\u{1b}`"),
+    ];
+    for (key, message) in cases {
+        for run in [space.done(["run", key, "--", "true"]), space.done(["show", key])] {
+            assert_eq!(run.code, Some(64));
+            assert_eq!(run.err, format!("tenure: error: {message}\n"));
+        }
+    }
+}
+
+/// A name of any length gives a short message.
+#[test]
+fn t58_huge_names_are_refused() {
+    let space = Space::new();
+    // An argument can have 128 KiB; a mebibyte does not even reach us.
+    let run = space.done(["run", &"x".repeat(100 << 10), "--", "true"]);
+    assert_eq!(run.code, Some(64));
+    assert_matches(
+        &run.err,
+        "tenure: error: invalid key `x+…`: it is 102400 bytes long, at most 512 are allowed\n",
+    );
+    assert!(run.err.len() < 300, "{run:?}");
+}
+
+/// A name that is not text is refused with what can be shown of it.
+#[test]
+fn t58_names_that_are_not_text() {
+    let space = Space::new();
+    let odd = OsStr::from_bytes(b"a\xff\x1bb");
+    let run = space.done([OsStr::new("run"), odd, OsStr::new("--"), OsStr::new("true")]);
+    assert_eq!(run.code, Some(64));
+    assert_eq!(run.err, "tenure: error: invalid key `a\u{fffd}\\u{1b}b`: it is not valid UTF-8\n");
+}

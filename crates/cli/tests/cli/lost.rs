@@ -1,0 +1,179 @@
+//! Row 69 of the torture list: the lock ends before the command.
+
+use crate::common::{Running, Space, assert_matches, bare, done, is_alive, pid_in, wait_for};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// `--at-most`: TERM comes first, and a command that follows it ends in peace; the status is 79.
+#[test]
+fn t69_at_most_asks_first() {
+    let space = Space::new();
+    let script =
+        "exec 2>/dev/null; trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
+    let start = Instant::now();
+    let run = done(space.sh("run --at-most 1s --grace 400ms --status-file status.json k", script));
+    assert_eq!(run.code, Some(79));
+    assert_matches(
+        &run.err,
+        r"tenure: losing k: --at-most 1s is nearly over; sent TERM to \d+, KILL in \d+ms\ntenure: lost k\n",
+    );
+    assert_eq!(space.read("log"), "asked\n");
+    assert!(start.elapsed() < Duration::from_millis(950), "{:?}", start.elapsed());
+    let report = space.report();
+    assert_eq!(report["outcome"], "lost");
+    assert_eq!(report["child"]["status"], 0);
+    assert!(space.is_free("k"));
+}
+
+/// A command that ignores TERM is killed before the time is over, with all its descendants.
+#[test]
+fn t69_term_then_kill_for_the_whole_group() {
+    let space = Space::new();
+    let script = "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do sleep 0.01; done";
+    let run = done(space.sh("run --at-most 1s --grace 300ms --status-file status.json k", script));
+    assert_eq!(run.code, Some(79));
+    let report = space.report();
+    assert_eq!(report["child"]["signal"], 9);
+    let held = report["held_ms"].as_u64().unwrap();
+    assert!((800..1_000).contains(&held), "{report}");
+    let grandchild = pid_in(&space.path("grandchild"));
+    wait_for("the grandchild to die", || !is_alive(grandchild));
+}
+
+/// A command that is stopped is woken, so that it can follow the request.
+#[test]
+fn t69_a_stopped_command_is_asked_too() {
+    let space = Space::new();
+    let script = "trap 'echo asked > log; exit 0' TERM; kill -STOP $$; exit 1";
+    let run = done(space.sh("run --at-most 1s --status-file status.json k", script));
+    assert_eq!(run.code, Some(79));
+    assert_eq!(space.read("log"), "asked\n");
+    assert_eq!(space.report()["child"]["status"], 0);
+}
+
+/// A descendant that ignores TERM does not outlive a command that followed it.
+#[test]
+fn t69_stragglers_are_killed() {
+    let space = Space::new();
+    let straggler = "trap '' TERM; echo $$ > straggler; while :; do sleep 0.01; done";
+    let script = "sh -c \"$0\" & sleep 60";
+    let mut run = space.tenure(["run", "--at-most", "1s", "k", "--", "sh", "-c", script]);
+    run.arg(straggler);
+    assert_eq!(done(run).code, Some(79));
+    let pid = pid_in(&space.path("straggler"));
+    wait_for("the straggler to die", || !is_alive(pid));
+}
+
+/// The next holder never meets the command of the one that had to go.
+#[test]
+fn t69_kill_lands_before_the_next_holder() {
+    let space = Space::new();
+    let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
+    let first = Running::start(space.sh("run --at-most 1s --grace 200ms k", script));
+    let pid = pid_in(&space.path("pid"));
+    let alive = format!("kill -0 {pid} 2>/dev/null && grep -q '^State:.[^Z]' /proc/{pid}/status");
+    let next = done(space.sh("run -q k", &format!("if {alive}; then exit 1; fi")));
+    assert_eq!(next.code, Some(0));
+    assert_eq!(first.finish().code, Some(79));
+}
+
+/// `--on-lost kill` does not ask.
+#[test]
+fn t69_on_lost_kill() {
+    let space = Space::new();
+    let script = "trap 'echo asked > log' TERM; while :; do sleep 0.01; done";
+    let run = done(space.sh("run --at-most 500ms --on-lost kill k", script));
+    assert_eq!(run.code, Some(79));
+    assert_matches(
+        &run.err,
+        r"tenure: losing k: --at-most 500ms is nearly over; sent KILL to \d+\ntenure: lost k\n",
+    );
+    assert_eq!(space.read("log"), "");
+}
+
+/// `--on-lost ignore` lets the command finish; the status still says that it had no lock.
+#[test]
+fn t69_on_lost_ignore() {
+    let space = Space::new();
+    let script = "sleep 0.8; echo finished > log; exit 4";
+    let run =
+        done(space.sh("run --at-most 300ms --on-lost ignore --status-file status.json k", script));
+    assert_eq!(run.code, Some(79));
+    assert_eq!(
+        run.err,
+        "tenure: losing k: --at-most is over; the command goes on\ntenure: lost k\n"
+    );
+    assert_eq!(space.read("log"), "finished\n");
+    assert_eq!(space.report()["child"]["status"], 4);
+}
+
+/// A `tenure` that was stopped for longer than its lease looks at the lock first when it goes on.
+#[test]
+fn t69_a_suspended_run_kills_first() {
+    let space = Space::new();
+    let script = "trap 'echo asked > log' TERM CONT; echo $$ > pid; while :; do sleep 0.01; done";
+    let args = "run -u memory: --ttl 1s --status-file status.json k";
+    let mut command = bare(args.split(' ').chain(["--", "sh", "-c", script]));
+    command.current_dir(space.path(""));
+    let run = Running::start(command);
+    let pid = pid_in(&space.path("pid"));
+    run.send(Signal::SIGSTOP);
+    // Nothing tells when a lease of a stopped process has ended but the time itself.
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert!(is_alive(pid));
+    run.send(Signal::SIGCONT);
+    let run = run.finish();
+    assert_eq!(run.code, Some(79));
+    assert_matches(
+        &run.err,
+        r"tenure: losing k: no renewal was confirmed in time; sent KILL to \d+\ntenure: lost k\n",
+    );
+    assert!(!is_alive(pid));
+    assert_eq!(space.read("log"), "");
+    assert_eq!(space.report()["outcome"], "lost");
+}
+
+/// A `tenure` that was stopped for less than its lease goes on as if nothing had happened.
+#[test]
+fn t69_a_short_stop_does_no_harm() {
+    let space = Space::new();
+    let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done";
+    let run = Running::start(space.sh("run k", script));
+    pid_in(&space.path("pid"));
+    run.send(Signal::SIGSTOP);
+    run.send(Signal::SIGCONT);
+    std::fs::write(space.path("go"), "").unwrap();
+    let run = run.finish();
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+}
+
+/// Somebody who does not read our messages does not save the command from being killed.
+#[test]
+fn t69_a_full_pipe_does_not_delay_the_kill() {
+    let space = Space::new();
+    let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
+    let mut run = space.sh("run --at-most 800ms --grace 200ms k", script);
+    let (reader, writer) = std::io::pipe().unwrap();
+    fill(&writer);
+    let mut child = run.stderr(writer).spawn().unwrap();
+    drop(run);
+    let pid = pid_in(&space.path("pid"));
+    let start = Instant::now();
+    wait_for("the command to die", || !is_alive(pid));
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    wait_for("the run to end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(79));
+    drop(reader);
+}
+
+/// Writes into a pipe until it takes no more.
+fn fill(writer: &std::io::PipeWriter) {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use std::io::Write as _;
+    fcntl(writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut end = writer;
+    for size in [4096, 1] {
+        while end.write(&[b'.'; 4096][..size]).is_ok() {}
+    }
+    fcntl(writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+}

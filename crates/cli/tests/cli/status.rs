@@ -1,0 +1,157 @@
+//! How a run ends: exit statuses and the status file.
+
+use crate::common::{Space, assert_matches, bare, done};
+
+/// The exit status is the command's own, exactly.
+#[test]
+fn the_commands_own_status() {
+    let space = Space::new();
+    for code in [0, 1, 3, 75, 255] {
+        let run = done(space.sh("run k", &format!("exit {code}")));
+        assert_eq!((run.code, run.err.as_str()), (Some(code), ""));
+    }
+}
+
+/// A command that a signal ended gives 128+N, whether the signal has a name or not.
+#[test]
+fn signals_are_128_and_more() {
+    let space = Space::new();
+    for (signal, code) in [(9, 137), (15, 143), (40, 168)] {
+        let run = done(space.sh("run k", &format!("kill -{signal} $$")));
+        assert_eq!(run.code, Some(code), "{run:?}");
+    }
+}
+
+/// A lock that another holds gives 75, or what `-E` says.
+#[test]
+fn not_acquired_is_75() {
+    let space = Space::new();
+    let _holder = space.hold("run k");
+    assert_eq!(space.done(["run", "-n", "k", "--", "true"]).code, Some(75));
+    assert_eq!(space.done(["run", "-n", "-E", "9", "k", "--", "true"]).code, Some(9));
+    assert_eq!(space.done(["run", "-w", "50ms", "k", "--", "true"]).code, Some(75));
+}
+
+/// A command that is not there gives 127, one that cannot be run 126; neither leaves a lock.
+#[test]
+fn commands_that_cannot_be_run() {
+    let space = Space::new();
+    std::fs::write(space.path("plain"), "text").unwrap();
+    let missing = space.done(["run", "k", "--", "no-such-command-here"]);
+    assert_eq!(missing.code, Some(127));
+    assert_eq!(missing.err, "tenure: error: command `no-such-command-here` not found\n");
+    let plain = space.done(["run", "k", "--", "./plain"]);
+    assert_eq!(plain.code, Some(126));
+    assert_eq!(
+        plain.err,
+        "tenure: error: command `./plain` cannot be run: Permission denied (os error 13)\n"
+    );
+    assert!(space.is_free("k"));
+}
+
+/// A command that only turns out not to run once it is started leaves no lock either.
+#[test]
+fn a_broken_command_releases_the_lock() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let space = Space::new();
+    std::fs::write(space.path("broken"), "#!/no/such/interpreter\n").unwrap();
+    let all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(space.path("broken"), all).unwrap();
+    let run = space.done(["run", "k", "--", "./broken"]);
+    assert_eq!(run.code, Some(127), "{run:?}");
+    assert_eq!(run.err, "tenure: error: command `./broken` not found\n");
+    assert!(space.is_free("k"));
+}
+
+/// A place that cannot hold locks is 69, and named.
+#[test]
+fn unreachable_is_69() {
+    let run = done(bare(["run", "-u", "file:/dev/null/locks", "k", "--", "true"]));
+    assert_eq!(run.code, Some(69), "{run:?}");
+    assert_matches(&run.err, "tenure: error: .*/dev/null.*\n");
+}
+
+/// Nonsense is 64, help is 0.
+#[test]
+fn usage_is_64() {
+    let nonsense: [&[&str]; 8] = [
+        &[],
+        &["run"],
+        &["run", "k"],
+        &["run", "k", "true"],
+        &["run", "-w", "soon", "k", "--", "true"],
+        &["run", "--on-lost", "cry", "k", "--", "true"],
+        &["dance"],
+        &["-u", "gopher://x", "ls"],
+    ];
+    for args in nonsense {
+        assert_eq!(done(bare(args)).code, Some(64), "{args:?}");
+    }
+    for args in [["run", "--help"], ["--version", "-q"]] {
+        let run = done(bare(args));
+        assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
+/// Values that make no sense are named in the message.
+#[test]
+fn bad_values_are_named() {
+    let space = Space::new();
+    let run = space.done(["run", "--at-most", "1 fortnight", "k", "--", "true"]);
+    assert_eq!(run.code, Some(64));
+    assert!(run.err.contains("invalid value '1 fortnight' for '--at-most <DUR>'"), "{run:?}");
+    let run = space.done(["run", "--at-least", "10s", "--at-most", "5s", "k", "--", "true"]);
+    assert_eq!(run.code, Some(64));
+    assert_eq!(run.err, "tenure: error: `--at-least 10s` must not be more than `--at-most 5s`\n");
+}
+
+/// The status file says how it went when all went well.
+#[test]
+fn status_file_of_a_success() {
+    let space = Space::new();
+    let run = done(space.sh("run --status-file status.json k", "sleep 0.05; exit 3"));
+    assert_eq!(run.code, Some(3));
+    let report = space.report();
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["key"], "k");
+    assert_eq!(report["outcome"], "exited");
+    assert_eq!(report["child"], serde_json::json!({"status": 3, "signal": null}));
+    assert!(report["held_ms"].as_u64().unwrap() >= 50, "{report}");
+    assert!(report["waited_ms"].as_u64().is_some(), "{report}");
+    assert!(report["fence"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{report}");
+}
+
+/// Every outcome has its own word in the status file.
+#[test]
+fn status_file_of_every_outcome() {
+    let space = Space::new();
+    let file = ["--status-file", "status.json"];
+    let outcome = |args: &[&str], command: &[&str]| {
+        let before = ["run"].iter().chain(&file).chain(args).chain(&["--"]);
+        space.done(before.chain(command));
+        space.report()["outcome"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(outcome(&["k"], &["true"]), "exited");
+    assert_eq!(outcome(&["k"], &["sh", "-c", "kill -9 $$"]), "signalled");
+    assert_eq!(outcome(&["k"], &["no-such-command-here"]), "not_found");
+    assert_eq!(outcome(&["k"], &["/tmp/"]), "not_runnable");
+    assert_eq!(outcome(&["a\nb"], &["true"]), "usage");
+    assert_eq!(outcome(&["-u", "file:/dev/null/x", "k"], &["true"]), "unreachable");
+    assert_eq!(outcome(&["--at-most", "200ms", "k"], &["sleep", "60"]), "lost");
+    let _holder = space.hold("run k");
+    assert_eq!(outcome(&["-n", "k"], &["true"]), "not_acquired");
+}
+
+/// A status file that cannot be written is said before the command starts.
+#[test]
+fn unwritable_status_file() {
+    let space = Space::new();
+    let run = done(space.sh("run --status-file no/such/dir k", "touch ran"));
+    assert_eq!(run.code, Some(64));
+    assert_eq!(
+        run.err,
+        "tenure: error: cannot write the status file `no/such/dir`: No such file or directory \
+         (os error 2)\n"
+    );
+    assert!(!space.path("ran").exists());
+}

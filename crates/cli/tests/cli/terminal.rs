@@ -1,0 +1,207 @@
+//! The tool on a terminal: Ctrl-C, Ctrl-Z and `fg` under a shell with job control, the live line.
+
+use crate::common::{Space, bare, is_alive, pid_in, state, wait_for};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A terminal with a program on it.
+struct Screen {
+    keyboard: File,
+    shown: Arc<Mutex<String>>,
+    program: Child,
+}
+
+impl Screen {
+    /// Starts a program in a session of its own, with a new terminal that controls it.
+    fn start(command: &Command) -> Self {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let mut session = Command::new("setsid");
+        session.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => session.env(name, value),
+                None => session.env_remove(name),
+            };
+        }
+        command.get_current_dir().map(|dir| session.current_dir(dir));
+        let end = || File::from(pty.slave.try_clone().unwrap());
+        let program = session.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let keyboard = File::from(pty.master);
+        let shown = watch(keyboard.try_clone().unwrap());
+        Screen { keyboard, shown, program }
+    }
+
+    /// An interactive shell in this space, where `$T` is the tool.
+    fn shell(space: &Space) -> Self {
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "--noprofile", "-i"]).current_dir(space.path(""));
+        bash.env("T", assert_cmd::cargo::cargo_bin!("tenure")).env("TENURE_URL", space.url());
+        bash.env("PS1", "ps1:").env("TERM", "dumb").env("HISTFILE", "/dev/null");
+        let mut screen = Screen::start(&bash);
+        screen.type_in("bind 'set enable-bracketed-paste off'; echo be''gin\n");
+        screen.expect("begin");
+        screen
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn shown(&self) -> String {
+        self.shown.lock().unwrap().clone()
+    }
+
+    /// Waits until something is on the screen.
+    fn expect(&self, text: &str) {
+        wait_for(&format!("{text:?} on the screen"), || self.shown().contains(text));
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        #[allow(clippy::print_stderr, reason = "what was on the screen explains a failure best")]
+        if std::thread::panicking() {
+            eprintln!("the screen: {:?}", self.shown());
+        }
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+fn watch(mut screen: File) -> Arc<Mutex<String>> {
+    let shown = Arc::new(Mutex::new(String::new()));
+    let all = shown.clone();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = screen.read(&mut bytes) {
+            all.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    });
+    shown
+}
+
+const READER: &str = "'echo $$ > pid; read line; echo got=$line'";
+
+/// Ctrl-Z stops the command and us, `fg` brings both back, and the keyboard is the command's again.
+#[test]
+fn t69_ctrl_z_and_fg() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    screen.type_in(&format!("$T run k -- sh -c {READER}; echo code=$?\n"));
+    let pid = pid_in(&space.path("pid"));
+    screen.type_in("\x1a");
+    screen.expect("Stopped");
+    wait_for("the command to stop", || state(pid) == "T");
+    assert!(!space.is_free("k"));
+    screen.type_in("fg\n");
+    wait_for("the command to go on", || state(pid) != "T");
+    screen.type_in("hello\n");
+    screen.expect("got=hello");
+    screen.type_in("echo back=$?\n");
+    screen.expect("back=0");
+    assert!(space.is_free("k"));
+}
+
+/// A lock that ended while we were stopped is noticed first after `fg`: the command does not go on.
+#[test]
+fn t69_fg_after_the_lease_kills() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    screen.type_in(&format!("$T run -u memory: --ttl 1s k -- sh -c {READER}\n"));
+    let pid = pid_in(&space.path("pid"));
+    screen.type_in("\x1a");
+    screen.expect("Stopped");
+    // Nothing tells when a lease of a stopped process has ended but the time itself.
+    std::thread::sleep(Duration::from_millis(1_200));
+    screen.type_in("fg; echo code=$?\n");
+    screen.expect("code=79");
+    screen.expect("tenure: lost k");
+    assert!(!is_alive(pid));
+}
+
+/// Ctrl-C ends the command, and the lock is free.
+#[test]
+fn t69_ctrl_c_releases() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    screen.type_in("$T run k -- sh -c 'echo $$ > pid; exec sleep 60'\n");
+    pid_in(&space.path("pid"));
+    screen.type_in("\x03");
+    screen.type_in("echo code=$?\n");
+    screen.expect("code=130");
+    assert!(space.is_free("k"));
+}
+
+/// Alone on a terminal the command has the keyboard from the start, not only when it is stopped for it.
+#[test]
+fn the_keyboard_from_the_start() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    let reader = READER.replacen("'", "'trap \"\" TTIN TTOU; ", 1);
+    screen.type_in(&format!("$T run k -- sh -c {reader}\n"));
+    pid_in(&space.path("pid"));
+    screen.type_in("hello\n");
+    screen.expect("got=hello");
+}
+
+/// After the command a script without job control has its keyboard back.
+#[test]
+fn the_keyboard_afterwards() {
+    let space = Space::new();
+    let mut script = Command::new("sh");
+    script.args(["-c", "$T run k -- true; touch pid; read line; echo after=$line"]);
+    script.env("T", assert_cmd::cargo::cargo_bin!("tenure")).env("TENURE_URL", space.url());
+    let mut screen = Screen::start(script.current_dir(space.path("")));
+    wait_for("the run to end", || space.path("pid").exists());
+    screen.type_in("hello\n");
+    screen.expect("after=hello");
+}
+
+/// In a pipeline the command gets the keyboard when it asks for it.
+#[test]
+fn the_keyboard_in_a_pipeline() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    screen.type_in(&format!("$T run k -- sh -c {READER} | cat\n"));
+    pid_in(&space.path("pid"));
+    screen.type_in("hello\n");
+    screen.expect("got=hello");
+    screen.type_in("echo back=$?\n");
+    screen.expect("back=0");
+}
+
+/// In the background a command that wants the keyboard stops with us until `fg`.
+#[test]
+fn the_keyboard_in_the_background() {
+    let space = Space::new();
+    let mut screen = Screen::shell(&space);
+    screen.type_in(&format!("$T run k -- sh -c {READER} &\n"));
+    let pid = pid_in(&space.path("pid"));
+    wait_for("the command to stop", || state(pid) == "T");
+    screen.type_in("jobs\n");
+    screen.expect("Stopped");
+    screen.type_in("fg\n");
+    wait_for("the command to go on", || state(pid) != "T");
+    screen.type_in("hello\n");
+    screen.expect("got=hello");
+}
+
+/// On a terminal there is one line about a wait, rewritten in place and gone at the end.
+#[test]
+fn the_live_line() {
+    let space = Space::new();
+    let holder = space.hold("run k");
+    let mut waiter = bare(["run", "k", "--", "echo", "ran"]);
+    waiter.env("TENURE_URL", space.url()).env("TERM", "xterm");
+    let screen = Screen::start(&waiter);
+    let live = "\r\x1b[?7ltenure: waiting for k: held ";
+    wait_for("the line to be rewritten", || screen.shown().matches(live).count() >= 2);
+    assert!(!screen.shown().contains('\n'), "{:?}", screen.shown());
+    space.let_go();
+    screen.expect("\x1b[K\x1b[?7h\r\x1b[Ktenure: acquired k after ");
+    screen.expect("ran");
+    assert_eq!(holder.finish().code, Some(0));
+}

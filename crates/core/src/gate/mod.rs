@@ -1,0 +1,426 @@
+//! The gate: the tasks of one process before one key.
+//!
+//! In: an [`Ask`]. Out: the right to hold ([`Hold`]), the duty to ask the server ([`Lead`]), or a
+//! place in the local queue ([`Ticket`]).
+//!
+//! A process has at most one claim per key at the server. It belongs to the gate, not to a task:
+//! the task that leads asks for it; if that task is dropped, the next in the queue goes on with the
+//! same claim, and only the last one abandons it. On release, a lease goes to the next local
+//! waiter without a word to the server, within the bounds of [`Tenancy::may_hand_over`].
+//!
+//! Every right is a value whose drop passes it on, so no way out of a future can leak one. All
+//! state is behind one short mutex that is never held across an `.await`, nor while such a value
+//! is dropped: what must be dropped is carried out of the critical section first.
+//!
+//! In reading order: this file (all gates, and the ways in and out), `one.rs` (one gate), `tenancy.rs`
+//! (who has the lease, and when it may go on), `rights.rs`.
+//!
+//! Absent on purpose: no server is asked here.
+mod one;
+mod rights;
+mod tenancy;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::backend::Loss;
+use crate::claim::{Claim, Holder};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::lease::{Ended, Lease};
+use crate::request::Ask;
+
+use one::{Gate, Phase, Waiter};
+pub(crate) use rights::{Departure, Hold, Lead, Ticket};
+use tenancy::{Tenancy, Wreck};
+
+/// All gates of a `Locker`.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    table: Mutex<Table>,
+    serial: AtomicU64,
+    /// Told when a gate is removed.
+    removed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    gates: HashMap<Key, Gate>,
+    /// Detached leases that were lost, for the `release` by key that will ask for them.
+    lost_detached: HashMap<Key, Loss>,
+    /// Lost leases whose owner still has guards of them: it must not re-enter as if nothing was.
+    wrecks: HashMap<Key, Vec<Wreck>>,
+    closed: bool,
+}
+
+/// What a waiter is given.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    Hold(Hold),
+    Lead(Lead),
+    Refused(Error),
+}
+
+/// How an ask is met at the gate.
+pub(crate) enum Entry {
+    Hold(Hold),
+    Lead(Lead),
+    Wait(Ticket),
+    Busy(Option<Holder>),
+    /// A lease that had ended by the clock was in the way; it is gone now, ask again.
+    Stale(Arc<Lease>),
+}
+
+/// Whether to stand in the local queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Queue,
+    Try,
+}
+
+/// What a holder's release comes to.
+pub(crate) enum Parting {
+    StillHeld(u32),
+    HandedOver,
+    /// The server must be told.
+    Depart(Departure),
+    /// It was not the holder's any more.
+    Lost(Arc<Lease>, Loss),
+}
+
+impl Gates {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Lets an ask in, or says why not.
+    pub(crate) fn enter(
+        &self,
+        engine: &Arc<Engine>,
+        ask: &Arc<Ask>,
+        patience: Patience,
+    ) -> Result<Entry, Error> {
+        let mut table = self.table();
+        table.refuse_wrecked(ask)?;
+        let closed = table.closed;
+        let gate = match table.gates.get_mut(&ask.key) {
+            Some(gate) => gate,
+            None if closed => return Err(Error::closed(Some(&ask.key))),
+            None => {
+                table.gates.insert(ask.key.clone(), Gate::asking());
+                return Ok(Entry::Lead(Lead::new(engine, &ask.key)));
+            }
+        };
+        if let Phase::Held(tenancy) = &mut gate.phase {
+            if tenancy.is_of(ask) && tenancy.depth > 0 {
+                if engine.is_forked() {
+                    return Err(Error::forked(&ask.key));
+                }
+                return tenancy.reenter(engine, ask).map(Entry::Hold);
+            }
+            if !tenancy.lease.is_valid() {
+                return Ok(Entry::Stale(tenancy.lease.clone()));
+            }
+        }
+        if closed {
+            return Err(Error::closed(Some(&ask.key)));
+        }
+        gate.admit(engine, ask, patience, self.next_serial())
+    }
+
+    /// Puts a granted lease in the gate and makes the leading task its holder.
+    fn settle(
+        &self,
+        lead: &Lead,
+        ask: &Arc<Ask>,
+        lease: Arc<Lease>,
+        fence: Fence,
+    ) -> Result<Hold, Error> {
+        let serial = self.next_serial();
+        let engine = &lead.engine;
+        let mut table = self.table();
+        if table.closed {
+            return Err(Error::closed(Some(&ask.key)));
+        }
+        let Some(gate) = table.gates.get_mut(&ask.key) else {
+            return Err(Error::closed(Some(&ask.key)));
+        };
+        let tenancy = Tenancy::new(engine, ask, lease, serial, fence);
+        let hold = tenancy.hold(engine, 1);
+        gate.phase = Phase::Held(tenancy);
+        engine.observe.holding();
+        let unheard = gate.admit_mates(engine);
+        if !gate.queue.is_empty() {
+            gate.heed(engine);
+        }
+        drop(table);
+        drop(unheard);
+        Ok(hold)
+    }
+
+    /// Ends one hold. What follows is up to the caller, outside the mutex.
+    pub(crate) fn part(&self, hold: &Hold) -> Parting {
+        let (lease, engine) = (&hold.lease, &hold.engine);
+        let mut unheard = Vec::new();
+        let mut table = self.table();
+        table.clear_wreck(hold);
+        let Some(gate) = table.gates.get_mut(lease.claim().key()) else {
+            return Parting::lost(lease);
+        };
+        let Phase::Held(tenancy) = &mut gate.phase else { return Parting::lost(lease) };
+        if tenancy.serial != hold.serial {
+            return Parting::lost(lease);
+        }
+        tenancy.depth -= 1;
+        let now = engine.clock.now();
+        if let Some(Ended::Lost(loss)) = lease.ended_by(now) {
+            return Parting::Lost(lease.clone(), loss);
+        }
+        if tenancy.depth > 0 {
+            return Parting::StillHeld(tenancy.depth);
+        }
+        engine.observe.held(&tenancy.ask, now.since(tenancy.since));
+        let rest = tenancy.at_least.saturating_sub(now.since(tenancy.since));
+        if rest.is_zero() && gate.hand_over(engine, self, now, &mut unheard) {
+            drop(table);
+            drop(unheard);
+            return Parting::HandedOver;
+        }
+        let departure = gate.depart(engine, now, rest);
+        drop(table);
+        drop(unheard);
+        departure.map_or_else(|| Parting::lost(lease), Parting::Depart)
+    }
+
+    /// Takes a lost lease out, so that the next local waiter can ask for a new one.
+    pub(crate) fn evict(&self, engine: &Arc<Engine>, lease: &Arc<Lease>, loss: &Loss) {
+        let key = lease.claim().key();
+        let mut table = self.table();
+        let Table { gates, lost_detached, wrecks, .. } = &mut *table;
+        let Some(gate) = gates.get_mut(key) else { return };
+        match &gate.phase {
+            Phase::Held(tenancy) if Arc::ptr_eq(&tenancy.lease, lease) => {
+                engine.observe.held(&tenancy.ask, engine.clock.now().since(tenancy.since));
+                if tenancy.detached > 0 {
+                    lost_detached.insert(key.clone(), loss.clone());
+                }
+                if let Some(wreck) = tenancy.wreck(loss) {
+                    wrecks.entry(key.clone()).or_default().push(wreck);
+                }
+            }
+            _ => return,
+        }
+        gate.phase = Phase::Asking(None);
+        engine.observe.freed();
+        let lead = Lead::new(engine, key);
+        drop(table);
+        drop(lead);
+    }
+
+    /// Takes a lease out that its holder carries away, without ending it at the server.
+    pub(crate) fn carry_away(&self, hold: &Hold) -> Result<Lead, Error> {
+        let key = hold.lease.claim().key();
+        let mut table = self.table();
+        let gate = table.gates.get_mut(key).ok_or_else(|| hold.lost_error())?;
+        match &gate.phase {
+            Phase::Held(tenancy)
+                if tenancy.serial == hold.serial && tenancy.depth == 1 && tenancy.detached == 1 => {
+            }
+            Phase::Held(tenancy) if tenancy.serial == hold.serial && tenancy.depth > 1 => {
+                let others = tenancy.depth - 1;
+                return Err(Error::invalid(format!(
+                    "lock `{key}` cannot be written down: held {others} times more in this process"
+                )));
+            }
+            _ => return Err(hold.lost_error()),
+        }
+        // Whoever has seen it end already will release it.
+        hold.lease.ended();
+        hold.lease.finish(Ended::Released);
+        if hold.lease.ended() != Some(Ended::Released) {
+            return Err(hold.lost_error());
+        }
+        gate.phase = Phase::Asking(None);
+        hold.engine.observe.freed();
+        Ok(Lead::new(&hold.engine, key))
+    }
+
+    /// Leaves a hold to be ended by key.
+    pub(crate) fn detach(&self, hold: &Hold) {
+        let key = hold.lease.claim().key();
+        let mut table = self.table();
+        table.lost_detached.remove(key);
+        if let Some(Gate { phase: Phase::Held(tenancy), .. }) = table.gates.get_mut(key)
+            && tenancy.serial == hold.serial
+        {
+            tenancy.detached += 1;
+            return;
+        }
+        table.clear_wreck(hold);
+        table.lost_detached.insert(key.clone(), hold.loss());
+    }
+
+    /// A hold that was left to be ended by key.
+    pub(crate) fn attach(&self, engine: &Arc<Engine>, key: &Key) -> Result<Hold, Error> {
+        let mut table = self.table();
+        if let Some(loss) = table.lost_detached.remove(key) {
+            return Err(Error::lost(key, loss));
+        }
+        let not_held = || Error::not_held(key);
+        let gate = table.gates.get_mut(key).ok_or_else(not_held)?;
+        let Phase::Held(tenancy) = &mut gate.phase else { return Err(not_held()) };
+        tenancy.detached = tenancy.detached.checked_sub(1).ok_or_else(not_held)?;
+        Ok(tenancy.hold(engine, tenancy.depth))
+    }
+
+    /// How deep the key is held, and by which lease.
+    pub(crate) fn held(&self, key: &Key) -> Option<(u32, Arc<Lease>)> {
+        match self.table().gates.get(key).map(|gate| &gate.phase) {
+            Some(Phase::Held(tenancy)) => Some((tenancy.depth, tenancy.lease.clone())),
+            _ => None,
+        }
+    }
+
+    /// The claim that this process has or waits with.
+    pub(crate) fn claim(&self, key: &Key) -> Option<Arc<Claim>> {
+        match &self.table().gates.get(key)?.phase {
+            Phase::Held(tenancy) => Some(tenancy.lease.claim().clone()),
+            Phase::Asking(claim) => claim.clone(),
+        }
+    }
+
+    /// Who is in the way, as far as this process knows.
+    pub(crate) fn holder(&self, key: &Key) -> Option<Holder> {
+        self.table().gates.get(key).and_then(Gate::holder)
+    }
+
+    fn note_claim(&self, key: &Key, claim: &Arc<Claim>) {
+        if let Some(gate) = self.table().gates.get_mut(key) {
+            gate.phase = Phase::Asking(Some(claim.clone()));
+        }
+    }
+
+    /// Lets nobody in any more; those who wait are told.
+    pub(crate) fn close(&self) {
+        let mut table = self.table();
+        table.closed = true;
+        let gates = table.gates.values_mut();
+        let waiters: Vec<Waiter> = gates.flat_map(|gate| gate.queue.drain(..)).collect();
+        drop(table);
+        for waiter in waiters {
+            let error = Error::closed(Some(&waiter.ask.key));
+            let _ = waiter.turn.send(Turn::Refused(error));
+        }
+    }
+
+    /// Waits until every gate is gone.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let removed = self.removed.notified();
+            if self.table().gates.is_empty() {
+                return;
+            }
+            removed.await;
+        }
+    }
+
+    /// Every lease that is held.
+    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
+        let table = self.table();
+        let phases = table.gates.values().map(|gate| &gate.phase);
+        phases
+            .filter_map(|phase| match phase {
+                Phase::Held(tenancy) => Some(tenancy.lease.clone()),
+                Phase::Asking(_) => None,
+            })
+            .collect()
+    }
+
+    /// Gives the duty to ask to the next in the queue, with the claim if it fits; if nobody is
+    /// left, the gate goes. The claim that nobody wants is returned, to be abandoned.
+    fn pass_on(&self, lead: &mut Lead) -> Option<Arc<Claim>> {
+        let mut claim = lead.claim.take();
+        let mut unwanted = None;
+        let mut table = self.table();
+        let Some(gate) = table.gates.get_mut(&lead.key) else { return claim };
+        gate.phase = Phase::Asking(None);
+        while let Some(waiter) = gate.queue.pop_front() {
+            if let Some(misfit) = claim.take_if(|claim| !claim.fits(&waiter.ask.terms())) {
+                unwanted = Some(misfit);
+            }
+            let mut next = Lead::new(&lead.engine, &lead.key);
+            (next.claim, next.not_before) = (claim.take(), lead.not_before);
+            match waiter.turn.send(Turn::Lead(next)) {
+                Ok(()) => return unwanted,
+                // The waiter went away meanwhile. Its turn must not be dropped here, under the mutex.
+                Err(Turn::Lead(mut next)) => (claim, next.armed) = (next.claim.take(), false),
+                Err(Turn::Hold(_) | Turn::Refused(_)) => {}
+            }
+        }
+        table.gates.remove(&lead.key);
+        self.removed.notify_waiters();
+        // At most one claim exists: the misfit, or the one that fitted everybody who has left.
+        unwanted.or(claim)
+    }
+
+    /// Fails everyone who waits behind `lead` with the same error.
+    fn fail_all(&self, key: &Key, error: &Error) {
+        let mut table = self.table();
+        let Some(gate) = table.gates.get_mut(key) else { return };
+        let waiters = std::mem::take(&mut gate.queue);
+        drop(table);
+        for waiter in waiters {
+            let _ = waiter.turn.send(Turn::Refused(error.clone()));
+        }
+    }
+
+    fn leave(&self, key: &Key, number: u64) {
+        let mut table = self.table();
+        let Some(gate) = table.gates.get_mut(key) else { return };
+        // Numbers rise from front to back.
+        if let Ok(at) = gate.queue.binary_search_by_key(&number, |waiter| waiter.number) {
+            gate.queue.remove(at);
+        }
+    }
+}
+
+impl Table {
+    /// An owner that has lost the lock, and still has a guard of it, is told so.
+    fn refuse_wrecked(&self, ask: &Ask) -> Result<(), Error> {
+        let wrecks = self.wrecks.get(&ask.key).into_iter().flatten();
+        let own = wrecks.into_iter().find(|wreck| Some(&wreck.owner) == ask.owner.as_ref());
+        own.map_or(Ok(()), |wreck| Err(Error::lost(&ask.key, wreck.loss.clone())))
+    }
+
+    /// A guard of a lost lease is gone.
+    fn clear_wreck(&mut self, hold: &Hold) {
+        let key = hold.lease.claim().key();
+        let Some(wrecks) = self.wrecks.get_mut(key) else { return };
+        for wreck in wrecks.iter_mut().filter(|wreck| wreck.serial == hold.serial) {
+            wreck.guards -= 1;
+        }
+        wrecks.retain(|wreck| wreck.guards > 0);
+        if wrecks.is_empty() {
+            self.wrecks.remove(key);
+        }
+    }
+}
+
+impl Parting {
+    /// The hold is not the gate's any more: lost, or taken away by a shutdown.
+    fn lost(lease: &Arc<Lease>) -> Self {
+        match lease.ended() {
+            Some(Ended::Lost(loss)) => Parting::Lost(lease.clone(), loss),
+            _ => Parting::Lost(lease.clone(), Loss::Gone),
+        }
+    }
+}
