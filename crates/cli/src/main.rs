@@ -6,23 +6,23 @@ mod args; // what was asked: the command line
 mod complete; // the same for shells that complete it
 mod url; // where the locks are kept, and what of that may be shown
 
-mod child; // the running command: its group, its end
-mod command; // the command: whether it can be run, and its start
-mod hold; // the command runs and the lock is watched
 mod run; // `tenure run`: from the checks to the exit status
+mod command; // the command: whether it can be run, and its start
+mod wait; // the wait for the lock, and what is said meanwhile
+mod hold; // the command runs and the lock is watched
+mod child; // the running command: its group, its end
 mod signals; // what others send us
-mod terminal;
-mod wait; // the wait for the lock, and what is said meanwhile // whose keyboard it is
+mod terminal; // whose keyboard it is
 
 mod ls; // `tenure ls`
 mod show; // `tenure show`
 mod view; // what both show, as values and as JSON
 
 mod output; // every line for people
-mod status; // outcomes, exit statuses, the status file
 mod talk; // how lines reach them
-mod text;
-mod trouble; // what went wrong, and which outcome that is // durations, names and errors in words
+mod status; // outcomes, exit statuses, the status file
+mod trouble; // what went wrong, and which outcome that is
+mod text; // durations, names and errors in words
 
 use std::process::ExitCode;
 

@@ -114,7 +114,7 @@ pub trait Backend: Send + Sync + 'static {
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>>;
 
     /// Takes the lock from whoever holds it under the token that the operator saw, and tells the
-    /// former holder [`Notice::Forced`].
+    /// former holder with a [`Notice::Lost`].
     fn force_release<'a>(
         &'a self,
         key: &'a Key,

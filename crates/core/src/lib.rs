@@ -7,28 +7,28 @@
 //! `locker` → `request` → `acquire` → `gate` → [`backend`], and back up: `lease` ← `renewal` ← `engine`,
 //! then `guard` and `run`.
 
-mod acquire;
-pub mod backend;
-pub mod blocking;
-mod claim;
-mod engine;
-mod error;
-pub mod fence;
-pub mod file;
-mod gate;
-pub mod glob;
-mod guard;
-mod key;
-mod lease;
 mod locker;
-pub mod memory;
-mod observe;
+mod request;
 mod options;
 mod owner;
+mod key;
+mod acquire;
+mod gate;
+mod claim;
+pub mod backend;
+pub mod memory;
+pub mod file;
+mod lease;
 mod renewal;
-mod request;
+mod engine;
+mod guard;
 mod run;
+pub mod blocking;
+pub mod fence;
+pub mod glob;
 pub mod time;
+mod error;
+mod observe;
 
 pub use backend::Backend;
 pub use claim::{Claim, Client, Holder, Mode, Sight, Terms, Token};

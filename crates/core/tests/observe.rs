@@ -18,7 +18,8 @@ async fn e4_e5_events_and_metrics() {
     let locker = Locker::new(server.clone());
     let token = live_through_everything(&server, &locker).await;
 
-    let text = log.text();
+    // The loss is logged by another thread, after the holder has been told.
+    let text = log.until("lock lost").await;
     for line in [
         r#"DEBUG tenure_core::observe: lock acquired component="tenure" key=order:1 owner="owner-1" label="trace-7f" result="acquired""#,
         r#"DEBUG tenure_core::observe: lock busy component="tenure" key=order:1"#,
@@ -114,6 +115,15 @@ impl Log {
             .with_writer(move || writer.clone())
             .init();
         log
+    }
+
+    async fn until(&self, last: &str) -> String {
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while !self.text().contains(last) {
+            assert!(std::time::Instant::now() < deadline, "no `{last}` in:\n{}", self.text());
+            tokio::task::yield_now().await;
+        }
+        self.text()
     }
 
     fn text(&self) -> String {

@@ -14,21 +14,20 @@
 //! Absent on purpose: expiry (the kernel frees a dead process's lock), order among processes (the kernel has none),
 //! permits and shared owners.
 
-mod count;
 mod dir;
-mod end;
-mod files;
-mod heed;
-mod look;
-mod mark;
 mod name;
+mod files;
+mod mark;
 mod record;
+mod count;
 mod state;
 mod take;
-#[cfg(test)]
-#[cfg(unix)]
-mod tests;
 mod wait;
+mod heed;
+mod end;
+mod look;
+#[cfg(all(test, unix))]
+mod tests;
 
 use std::path::Path;
 use std::sync::Arc;

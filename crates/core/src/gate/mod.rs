@@ -16,6 +16,7 @@
 //! (who has the lease, and when it may go on), `rights.rs`.
 //!
 //! Absent on purpose: no server is asked here.
+
 mod one;
 mod rights;
 mod tenancy;
