@@ -20,7 +20,7 @@ impl Dice {
     pub fn from_environment() -> (u64, Self) {
         let given = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.parse().ok());
         let seed = given.unwrap_or_else(|| tenure_core::time::UnixMillis::now().0);
-        eprintln!("{SEED_VARIABLE}={seed} repeats this run");
+        eprintln!("{SEED_VARIABLE}={seed} repeats the choices of this run, not its timing");
         (seed, Dice::new(seed))
     }
 

@@ -55,3 +55,8 @@ pub fn eventually_blocking(what: &str, mut state: impl FnMut() -> bool) {
 pub fn pass(time: Duration) {
     std::thread::sleep(time);
 }
+
+/// [`pass`] for async code.
+pub async fn lapse(time: Duration) {
+    tokio::time::sleep(time).await;
+}

@@ -112,6 +112,7 @@ pub async fn other_bad_values<F: Fixture>(f: &F) {
     assert!(refused(a.lock(&key).attempts(0)).await.is_invalid());
     assert!(refused(a.lock(&key).retry_interval(ms(9))).await.is_invalid());
     assert!(refused(a.lock(&key).retry_interval(Duration::ZERO)).await.is_invalid());
+    assert!(refused(a.lock(&key).retry_interval(Duration::MAX)).await.is_invalid());
     assert!(refused(a.lock(&key).max_hold(Duration::ZERO)).await.is_invalid());
     assert!(refused(a.lock(&key).max_hold(ms(10)).at_least(ms(11))).await.is_invalid());
     nothing_is_left(&a, &key).await;
@@ -120,8 +121,9 @@ pub async fn other_bad_values<F: Fixture>(f: &F) {
 /// The largest values do not overflow anything.
 pub async fn the_largest_values<F: Fixture>(f: &F) {
     let (a, key, most) = (f.locker().await, f.key("k"), Duration::MAX);
-    let request = a.lock(&key).ttl(Duration::from_secs(365 * 24 * 3600)).wait(most);
-    let guard = request.max_hold(most).retry_interval(most).attempts(u32::MAX).await.unwrap();
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let request = a.lock(&key).ttl(year).retry_interval(year).wait(most);
+    let guard = request.max_hold(most).attempts(u32::MAX).await.unwrap();
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }

@@ -48,7 +48,7 @@ pub async fn max_hold_ends_a_lock<F: Fixture>(f: &F) {
 pub async fn max_hold_is_each_holders_own<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let first = a.lock(&key).max_hold(Duration::from_secs(60)).await.unwrap();
-    let second = super::start(a.lock(&key).max_hold(Duration::from_millis(50))).await;
+    let second = super::start(a.lock(&key).max_hold(Duration::from_millis(1_000))).await;
     let third = super::start(a.lock(&key)).await;
     first.release().await.unwrap();
     let second = within("the second's turn", second).await.unwrap();

@@ -106,7 +106,7 @@ pub async fn reentry_can_be_refused<F: Fixture>(f: &F) {
 /// A15, A16: the loss of a lock reaches every guard of its owner.
 pub async fn a_loss_reaches_every_depth<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
-    let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(300));
+    let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(1_500));
     let outer = request.await.unwrap();
     let inner = take(&a, &key, &owner).await;
     assert_eq!(is_lost(&inner).await, Loss::MaxHold);

@@ -71,7 +71,7 @@ fn child(scene: Scene, mut to_parent: impl Write, mut from_parent: impl Read) ->
     drop(dropped);
     let release = outcome(released.release());
     let lock = outcome(locker.try_lock("anything").into_future());
-    drop(locker);
+    // The locker lives on here, and with it this process's copies of the parent's open files.
     write!(to_parent, "release: {release}; lock: {lock}").expect("the parent listens");
     drop(to_parent);
     let _ = from_parent.read(&mut [0]);
@@ -87,20 +87,33 @@ fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
     }
 }
 
-/// The parent still holds both, past their ttl, and frees them although the child lives.
+/// The parent still holds both, past their ttl, and frees them although the child lives: for one
+/// who waits already, and for one who comes later.
 async fn parent(target: &Target, scene: Scene) {
     let Scene { locker, dropped, released } = scene;
     let rival = tenure::connect(&target.url).await.expect("the engine can be used");
     tokio::time::sleep(Duration::from_millis(3_500)).await;
-    for guard in [dropped, released] {
+    for (guard, wait) in [(dropped, Duration::from_secs(20)), (released, Duration::ZERO)] {
         let key = guard.key().clone();
         let busy = rival.try_lock(key.as_str()).await.expect("an answer").is_none();
         println!("parent holds {}", guard.is_held() && busy);
-        guard.release().await.expect("it was held");
-        let free = rival.try_lock(key.as_str()).await.expect("an answer").is_some();
-        println!("free after release {free}");
+        let request = rival.lock(key.as_str()).wait(wait);
+        let next = match wait {
+            Duration::ZERO => release_then(guard, request.into_future()).await,
+            _ => {
+                let waiting = tokio::spawn(request.into_future());
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                release_then(guard, async { waiting.await.expect("no panic") }).await
+            }
+        };
+        println!("free after release {}", next.is_ok());
     }
     drop(locker);
+}
+
+async fn release_then<T>(guard: Guard, then: impl Future<Output = T>) -> T {
+    guard.release().await.expect("it was held");
+    then.await
 }
 
 fn ended_well(child: Pid) -> bool {
