@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use crate::shell::{Done, run};
 
 /// A program that tests start, and the Debian package that has it.
-const NEEDED: [(&str, &str); 2] = [("faketime", "faketime"), ("unshare", "util-linux")];
+const NEEDED: [(&str, &str); 3] =
+    [("faketime", "faketime"), ("redis-server", "redis-server"), ("unshare", "util-linux")];
 
 /// Installs what is missing, and only that.
 pub fn install() -> Done {

@@ -238,6 +238,13 @@ impl From<Why> for Error {
     }
 }
 
+/// What kept a backend from being made, where no lock was asked for yet.
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Error::backend(None, fault)
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -1,0 +1,273 @@
+//! The contract, kept by a Redis server.
+//!
+//! In: claims and leases from the engine. Out: what the scripts answered, as the contract says it.
+//! Waiting is in `wait.rs`, renewing in `renew.rs`, looking in `look.rs`.
+//!
+//! Commands travel on one connection, so that the undoing of a claim cannot overtake its asking;
+//! renewals have another, which lives on the engine's thread, so that neither a blocked application
+//! nor a long queue of commands keeps a lock from being renewed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Loss,
+    Notice, Notices, Query, Release, Term, Then,
+};
+use tenure_core::time::Clock;
+use tenure_core::{Claim, Error, Key, Lease, Mode, Token};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast;
+
+use crate::builder::Builder;
+use crate::keys::Keys;
+use crate::link::{Link, Target};
+use crate::scripts::{Freed, Renewed, Run};
+use crate::trouble::{Cause, Trouble};
+use crate::value::Author;
+
+/// How many notices a slow listener may be behind before it is told that it missed some.
+const NOTICES_KEPT: usize = 1024;
+/// How often the connection for renewals is asked for a sign of life. One that is silently dead
+/// costs a renewal its response time-out, and is found out here before that.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// What an operator says is cut here, in characters: it is kept on the server for a while.
+const BY_MAX: usize = 200;
+
+/// Locks on a Redis or Valkey server.
+///
+/// Safe on one server: atomic, by token, with a fence that never goes back. What no single server
+/// can promise is that it remembers: a lock is lost when the server loses its data, and its holder
+/// finds out at the next renewal. Waiters poll at their `retry_interval`.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), tenure_core::Error> {
+/// use std::time::Duration;
+/// use tenure_core::Locker;
+/// use tenure_redis::Redis;
+///
+/// let redis = Redis::builder("redis://:secret@localhost:6379/0")
+///     .prefix("billing")
+///     .response_timeout(Duration::from_millis(500));
+/// let locker = Locker::new(redis.connect().await?);
+/// let guard = locker.lock("order:42").await?;
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Redis {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: Keys,
+    pub(crate) author: Author,
+    pub(crate) clock: Clock,
+    pub(crate) commands: Link,
+    pub(crate) renewals: Link,
+    pub(crate) connect_timeout: Duration,
+    notices: broadcast::Sender<Notice>,
+}
+
+impl Redis {
+    /// Connects to the server at `url`, and checks that it can keep locks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Starts from `url`, to say more than a URL can.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    pub(crate) fn on(
+        target: Target,
+        keys: Keys,
+        author: Author,
+        connect_timeout: Duration,
+    ) -> Self {
+        let (target, clock) = (Arc::new(target), Clock::system());
+        let notices = broadcast::Sender::new(NOTICES_KEPT);
+        let link = || Link::new(target.clone(), clock.clone(), notices.clone());
+        let (commands, renewals) = (link(), link());
+        let shared = Shared { keys, author, clock, commands, renewals, connect_timeout, notices };
+        Redis { shared: Arc::new(shared) }
+    }
+
+    /// Whether the server can be used.
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        let live = self.shared.commands.live().await;
+        live.map(drop).map_err(|trouble| Fault::from(trouble).into())
+    }
+}
+
+impl Shared {
+    /// Gives the lock back. A reply that was lost with its connection is asked for again.
+    async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
+        let closed = match then {
+            Then::Free => None,
+            Then::Closed(rest) => Some(rest),
+        };
+        let claim = lease.claim();
+        let run = Run::release(self.keys.lock(claim.key()), claim.token(), closed);
+        match run.on(&self.commands).await {
+            Err(trouble) if trouble.cause() == Cause::Cut => self.release_again(&run, trouble).await,
+            answer => Ok(released(answer?)),
+        }
+    }
+
+    async fn release_again(&self, run: &Run, first: Trouble) -> Result<Release, Fault> {
+        match run.on(&self.commands).await? {
+            Freed::Yes => Ok(Release::Freed),
+            // The first may have done it, or the lock was gone before: that is not known.
+            Freed::NotHeld => Err(first.into()),
+        }
+    }
+
+    async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
+        let run = Run::release(self.keys.lock(claim.key()), claim.token(), None);
+        run.on::<Freed>(&self.commands).await?;
+        if !self.commands.may_have_strays(claim.ttl()) {
+            return Ok(());
+        }
+        let what = "an earlier connection could not be closed and may still act";
+        Err(self.commands.trouble(Cause::Cut, what).into())
+    }
+
+    async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
+        let (lock, forced) = (self.keys.lock(claim.key()), self.keys.forced(claim.token()));
+        let run = Run::renew(lock, forced, claim.token(), claim.ttl());
+        // Read the clock before sending: the server's ttl starts after this, so our view of it can
+        // only be too short.
+        let from = self.clock.now();
+        match self.twice(&run).await? {
+            Renewed::Yes { .. } => Ok(Some(Term::Lease { from, ttl: claim.ttl() })),
+            Renewed::Gone | Renewed::Forced(_) => Ok(None),
+        }
+    }
+
+    async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
+        let by: String = by.chars().take(BY_MAX).collect();
+        let run = Run::force(self.keys.lock(key), self.keys.forced(seen), seen, &by);
+        let answer = released(run.on(&self.commands).await?);
+        if answer == Release::Freed {
+            // For a holder in this process; others find the word left for them.
+            let loss = Loss::Forced(by);
+            let _ = self.notices.send(Notice::Lost { key: key.clone(), token: seen, loss });
+        }
+        Ok(answer)
+    }
+
+    /// Runs what can be repeated; a second time if the connection broke, as idle ones do.
+    pub(crate) async fn twice<A: crate::scripts::Answer>(&self, run: &Run) -> Result<A, Trouble> {
+        match run.on(&self.commands).await {
+            Err(trouble) if trouble.cause() == Cause::Cut => run.on(&self.commands).await,
+            answer => answer,
+        }
+    }
+}
+
+fn released(freed: Freed) -> Release {
+    match freed {
+        Freed::Yes => Release::Freed,
+        Freed::NotHeld => Release::NotHeld,
+    }
+}
+
+/// Refuses what this engine cannot do before anything is sent.
+pub(crate) fn refuse_unsupported(claim: &Claim) -> Result<(), Fault> {
+    let what = match (claim.mode(), claim.shared_owner()) {
+        (Mode::Permits { .. }, _) => "`redis:` grants exclusive claims only",
+        (Mode::Exclusive, Some(_)) => "`redis:` cannot count the claims of a shared owner yet",
+        (Mode::Exclusive, None) => return Ok(()),
+    };
+    Err(Fault::new(FaultKind::Unsupported, what))
+}
+
+impl Backend for Redis {
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::full("redis");
+        (can.fifo, can.unseen_waiters) = (false, true);
+        (can.shared_owners, can.permits) = (false, false);
+        can
+    }
+
+    fn clock(&self) -> Clock {
+        self.shared.clock.clone()
+    }
+
+    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
+        Box::pin(self.shared.ask_once(claim))
+    }
+
+    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
+        Box::pin(self.shared.poll(claim))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(self.shared.renew(leases, answers))
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: &'a Arc<Lease>,
+        then: Then,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        Box::pin(self.shared.release(lease, then))
+    }
+
+    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.shared.abandon(claim))
+    }
+
+    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+        Box::pin(self.shared.adopt(claim))
+    }
+
+    fn let_go<'a>(&'a self, _: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+        // A lease here is its token and nothing of this process.
+        Box::pin(async { Ok(()) })
+    }
+
+    fn tend(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.shared.renewals.settle_on(Handle::current());
+            loop {
+                self.shared.clock.sleep(PING_EVERY).await;
+                self.shared.renewals.ping().await;
+            }
+        })
+    }
+
+    fn notices(&self) -> Notices {
+        Notices::of(&self.shared.notices)
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        Box::pin(async move { Ok(self.shared.inspect(query).await?) })
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: Token,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        Box::pin(self.shared.force(key, seen, by))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.shared.commands.close();
+            self.shared.renewals.close();
+        })
+    }
+}

@@ -1,0 +1,29 @@
+//! Locks on one Redis or Valkey server, 6.2 or later.
+//!
+//! Applications use the crate `tenure` and say `tenure::connect("redis://host")`; this crate is for
+//! what a URL cannot say: [`Redis::builder`].
+//!
+//! The modules in the order in which a request passes through them:
+//! `url` → `builder` → `backend` → `wait` → `scripts` (with `keys` and `value`) → `link` → the
+//! server, and back up: `trouble` says what went wrong. `renew` and `look` are the other ways down.
+//!
+//! Absent on purpose, and next: the queue and the inbox that hand a lock over. Until then waiters
+//! poll at their `retry_interval`.
+
+mod url;
+mod builder;
+mod backend;
+mod wait;
+mod renew;
+mod look;
+mod scripts;
+mod keys;
+mod value;
+mod link;
+mod trouble;
+mod jitter;
+
+pub use backend::Redis;
+pub use builder::{
+    Builder, CONNECT_TIMEOUT_DEFAULT, PREFIX_DEFAULT, PREFIX_MAX, RESPONSE_TIMEOUT_DEFAULT,
+};

@@ -1,0 +1,234 @@
+//! Making a connection, and finding out what it leads to.
+//!
+//! In: an address and credentials. Out: a [`Live`] connection to a server that can keep locks, or
+//! why not. All of it within the connect time-out.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::{TcpSettings, socket2};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, Value,
+};
+use tenure_core::Error;
+
+use crate::trouble::{Cause, Trouble};
+use crate::url::{Address, Place};
+
+/// The oldest server with `SET … NX GET` and what else the scripts use.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// From here on a script can say that it must run on a full server, and not on a replica.
+const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
+/// When the kernel starts to ask whether an idle peer is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Where to connect to, and how long that may take.
+pub(crate) struct Target {
+    client: Client,
+    address: Address,
+    connect_timeout: Duration,
+    response_timeout: Duration,
+}
+
+/// A connection that was found to lead to a master of the right age.
+pub(crate) struct Live {
+    connection: MultiplexedConnection,
+    /// Which run of which server; another after a restart.
+    run_id: String,
+    client_id: Option<i64>,
+    flags: bool,
+    stray: bool,
+}
+
+/// Without the client: it knows the password.
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("run_id", &self.run_id).finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    pub(crate) fn new(
+        place: Place,
+        connect_timeout: Duration,
+        response_timeout: Duration,
+    ) -> Result<Self, Error> {
+        let address = place.address().clone();
+        // The driver's error is not repeated: it may hold what was wrong with the password.
+        let client = open(&place)
+            .map_err(|_| Error::invalid(format!("invalid redis address `{address}`")))?;
+        Ok(Target { client, address, connect_timeout, response_timeout })
+    }
+
+    pub(crate) fn address(&self) -> impl fmt::Display + use<'_> {
+        &self.address
+    }
+
+    pub(crate) fn response_timeout(&self) -> Duration {
+        self.response_timeout
+    }
+
+    /// Connects, and has the server close `old` so that nothing of it comes after us.
+    pub(crate) async fn connect(&self, old: Option<&Live>) -> Result<Live, Trouble> {
+        let within = self.connect_timeout;
+        match tokio::time::timeout(within, self.connect_and_check(old)).await {
+            Ok(made) => made,
+            Err(_) => {
+                let what = format!("no connection within {within:?}");
+                Err(Trouble::new(Cause::Down, &self.address, what))
+            }
+        }
+    }
+
+    async fn connect_and_check(&self, old: Option<&Live>) -> Result<Live, Trouble> {
+        // Time-outs are ours: the driver would go on using a connection after one.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection =
+            made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
+        let facts = self.ask(&mut connection).await?;
+        let mut live = self.check(connection, facts)?;
+        live.stray = self.replace(&mut live, old).await;
+        Ok(live)
+    }
+
+    async fn ask(&self, connection: &mut MultiplexedConnection) -> Result<Facts, Trouble> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("INFO").arg("server").cmd("INFO").arg("replication").cmd("CLIENT").arg("ID");
+        let replies = connection.send_packed_commands(&pipe, 0, 3).await;
+        let mut replies =
+            replies.map_err(|error| Trouble::of_connect(&self.address, &error))?.into_iter();
+        let mut text = || self.text(replies.next().unwrap_or(Value::Nil));
+        let info = text()? + "\n" + &text()?;
+        // An id may be denied; it is only needed to close the connection from another.
+        let client_id = match replies.next() {
+            Some(Value::Int(id)) => Some(id),
+            _ => None,
+        };
+        Ok(Facts { info, client_id })
+    }
+
+    fn text(&self, reply: Value) -> Result<String, Trouble> {
+        match reply {
+            Value::ServerError(error) => {
+                let rest = error.details().unwrap_or_default();
+                Err(Trouble::of_reply(&self.address, error.code(), rest))
+            }
+            reply => redis::from_redis_value(reply).map_err(|_| self.cannot("it does not say what it is")),
+        }
+    }
+
+    fn check(&self, connection: MultiplexedConnection, facts: Facts) -> Result<Live, Trouble> {
+        let version = facts.version().ok_or_else(|| self.cannot("it does not say its version"))?;
+        if version < VERSION_MIN {
+            let shown = facts.field("redis_version").unwrap_or_default();
+            let what = format!("its version {shown} is too old, 6.2 or later is needed");
+            return Err(self.cannot(what));
+        }
+        if let Some(mode @ ("cluster" | "sentinel")) = facts.field("redis_mode") {
+            return Err(self.cannot(format!("it runs in {mode} mode, which is not supported yet")));
+        }
+        if facts.field("role") != Some("master") {
+            let what = "the server is a replica; locks need the master";
+            return Err(Trouble::new(Cause::Demoted, &self.address, what));
+        }
+        let (run_id, flags) = (facts.field("run_id").unwrap_or_default().into(), version >= VERSION_WITH_FLAGS);
+        Ok(Live { connection, run_id, client_id: facts.client_id, flags, stray: false })
+    }
+
+    fn cannot(&self, what: impl fmt::Display) -> Trouble {
+        Trouble::new(Cause::Unsupported, &self.address, format_args!("cannot be used: {what}"))
+    }
+
+    /// Has the server close the connection before this one. Whether that one may still act.
+    async fn replace(&self, live: &mut Live, old: Option<&Live>) -> bool {
+        // After a restart the old one is gone, and its number may be another client's.
+        let Some(old) = old.filter(|old| old.run_id == live.run_id) else { return false };
+        let Some(id) = old.client_id else { return true };
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(id);
+        kill.query_async::<Value>(&mut live.connection).await.is_err()
+    }
+}
+
+fn open(place: &Place) -> redis::RedisResult<Client> {
+    let address = match place.address() {
+        Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
+        Address::Unix(path) => ConnectionAddr::Unix(path.into()),
+    };
+    // `HELLO`, since it says what is wrong with a password.
+    let mut session =
+        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(place.db());
+    if let Some(user) = place.user() {
+        session = session.set_username(user);
+    }
+    if let Some(password) = place.password() {
+        session = session.set_password(password);
+    }
+    // The driver's defaults are off: a small request would wait for more, a dead peer for ever.
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(socket2::TcpKeepalive::new().with_time(KEEPALIVE));
+    let info = address.into_connection_info()?.set_redis_settings(session.set_skip_set_lib_name());
+    Client::open(info.set_tcp_settings(tcp))
+}
+
+impl Live {
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Whether scripts can carry flags.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.flags
+    }
+
+    /// Whether the connection before this one may still act.
+    pub(crate) fn left_a_stray(&self) -> bool {
+        self.stray
+    }
+}
+
+/// What a server says of itself.
+struct Facts {
+    info: String,
+    client_id: Option<i64>,
+}
+
+impl Facts {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.info.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    fn version(&self) -> Option<(u32, u32)> {
+        let mut parts = self.field("redis_version")?.split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fields are found by their whole name, and versions compare as numbers.
+    #[test]
+    fn facts() {
+        let info = "# Server\r\nredis_version:6.10.3\r\nredis_mode:standalone\r\nrole:master\r\n";
+        let facts = Facts { info: info.into(), client_id: None };
+        assert_eq!(facts.version(), Some((6, 10)));
+        assert_eq!(facts.field("redis"), None);
+        assert_eq!(facts.field("role"), Some("master"));
+        assert!(facts.version() > Some(VERSION_MIN));
+    }
+}

@@ -1,0 +1,253 @@
+//! A link: one connection to the server, replaced whenever it cannot be trusted any more.
+//!
+//! In: commands. Out: their replies, each within the response time-out, or a [`Trouble`].
+//!
+//! - A connection that let a request time out is never used again, so a late reply cannot be taken
+//!   for another's. Its successor first has the server close it (`CLIENT KILL`): from then on nothing
+//!   that was sent on it can still be carried out.
+//! - Nothing is sent again by itself; whoever asked knows whether that is safe.
+//! - While there is no connection, a call tries to make one, once. Those who come meanwhile, or
+//!   shortly after a failure, share the outcome.
+//!
+//! Absent on purpose: the inbox, which gets a connection of its own with the queue.
+
+mod connect;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, Value};
+use tenure_core::backend::Notice;
+use tenure_core::time::{Clock, Time};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast;
+
+use crate::jitter::jittered;
+use crate::trouble::{Cause, Trouble};
+pub(crate) use connect::{Live, Target};
+
+/// The pause after a failure to connect: it doubles from the first to the second.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    target: Arc<Target>,
+    clock: Clock,
+    notices: broadcast::Sender<Notice>,
+    state: Mutex<State>,
+    /// Held while connecting, so that it is done once.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    live: Option<Arc<Live>>,
+    /// The connection before: to be closed at the server by the next.
+    old: Option<Arc<Live>>,
+    /// When a connection was left behind that the server would not close for us.
+    stray: Option<Time>,
+    failed: Option<Failed>,
+    /// Where connections are to live; else with whoever makes one.
+    home: Option<Handle>,
+}
+
+/// The last failure to connect, until when it stands for others, and the pause it took.
+#[derive(Clone, Debug)]
+struct Failed {
+    trouble: Trouble,
+    at: Time,
+    pause: Duration,
+}
+
+impl Link {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        clock: Clock,
+        notices: broadcast::Sender<Notice>,
+    ) -> Self {
+        let (state, connecting) = Default::default();
+        Link { target, clock, notices, state, connecting }
+    }
+
+    /// Makes connections live on this runtime from now on.
+    pub(crate) fn settle_on(&self, home: Handle) {
+        self.state().home = Some(home);
+    }
+
+    /// The server's address, for messages.
+    pub(crate) fn trouble(&self, cause: Cause, what: impl std::fmt::Display) -> Trouble {
+        Trouble::new(cause, &self.target.address(), what)
+    }
+
+    /// Sends one command.
+    pub(crate) async fn call(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Trouble> {
+        let mut connection = live.connection();
+        let asked = command.query_async(&mut connection);
+        match tokio::time::timeout(self.target.response_timeout(), asked).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => {
+                Err(self.judge(live, Trouble::of_request(&self.target.address(), &error)))
+            }
+            Err(_) => Err(self.judge(live, self.silent())),
+        }
+    }
+
+    /// Sends many commands at once, for at most `within`; each has its own reply or refusal.
+    pub(crate) async fn call_all(
+        &self,
+        live: &Arc<Live>,
+        commands: &Pipeline,
+        within: Duration,
+    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+        let mut connection = live.connection();
+        let asked = connection.send_packed_commands(commands, 0, commands.len());
+        match tokio::time::timeout(within, asked).await {
+            Ok(Ok(replies)) => Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect()),
+            Ok(Err(error)) => {
+                Err(self.judge(live, Trouble::of_request(&self.target.address(), &error)))
+            }
+            Err(_) => Err(self.judge(live, self.silent())),
+        }
+    }
+
+    fn read(&self, live: &Arc<Live>, reply: Value) -> Result<Value, Trouble> {
+        let Value::ServerError(error) = reply else { return Ok(reply) };
+        let rest = error.details().unwrap_or_default();
+        Err(self.judge(live, Trouble::of_reply(&self.target.address(), error.code(), rest)))
+    }
+
+    /// How long a reply may take.
+    pub(crate) fn response_timeout(&self) -> Duration {
+        self.target.response_timeout()
+    }
+
+    fn silent(&self) -> Trouble {
+        let within = self.target.response_timeout();
+        self.trouble(Cause::Silent, format_args!("no answer within {within:?}"))
+    }
+
+    /// Drops the connection where the trouble says that it is of no use any more.
+    fn judge(&self, live: &Arc<Live>, trouble: Trouble) -> Trouble {
+        // One that turned into a replica is left for its master, wherever the address now leads.
+        if matches!(trouble.cause(), Cause::Silent | Cause::Cut | Cause::Demoted) {
+            self.discard(live);
+        }
+        trouble
+    }
+
+    /// A reply that belongs to somebody else: nothing on this connection can be trusted any more.
+    pub(crate) fn out_of_turn(&self, live: &Arc<Live>) -> Trouble {
+        let what = "a reply came out of turn; the connection was dropped";
+        self.judge(live, self.trouble(Cause::Cut, what))
+    }
+
+    fn discard(&self, live: &Arc<Live>) {
+        let mut state = self.state();
+        if state.live.take_if(|current| Arc::ptr_eq(current, live)).is_some() {
+            state.old = Some(live.clone());
+        }
+    }
+
+    /// The connection, made if need be.
+    pub(crate) async fn live(&self) -> Result<Arc<Live>, Trouble> {
+        let asked_at = self.clock.now();
+        if let Some(known) = self.known(asked_at) {
+            return known;
+        }
+        let _one = self.connecting.lock().await;
+        match self.known(asked_at) {
+            Some(known) => known,
+            None => self.connect().await,
+        }
+    }
+
+    /// Whether there is a connection now, for those who would not make one.
+    pub(crate) fn current(&self) -> Option<Arc<Live>> {
+        self.state().live.clone()
+    }
+
+    /// What is known without trying: the connection, or a failure that is recent enough.
+    fn known(&self, asked_at: Time) -> Option<Result<Arc<Live>, Trouble>> {
+        let state = self.state();
+        if let Some(live) = &state.live {
+            return Some(Ok(live.clone()));
+        }
+        let failed = state.failed.as_ref()?;
+        let recent = failed.at >= asked_at || self.clock.now() < failed.at.after(failed.pause);
+        recent.then(|| Err(failed.trouble.clone()))
+    }
+
+    async fn connect(&self) -> Result<Arc<Live>, Trouble> {
+        let old = self.state().old.clone();
+        match self.connect_at_home(old.clone()).await {
+            Ok(live) => Ok(self.take(live, old.is_some())),
+            Err(trouble) => Err(self.fail(trouble)),
+        }
+    }
+
+    /// On the runtime where connections are to live, or here if that one has ended.
+    async fn connect_at_home(&self, old: Option<Arc<Live>>) -> Result<Live, Trouble> {
+        let home = self.state().home.clone();
+        if let Some(home) = home {
+            let (target, old) = (self.target.clone(), old.clone());
+            let made = home.spawn(async move { target.connect(old.as_deref()).await }).await;
+            if let Ok(made) = made {
+                return made;
+            }
+        }
+        self.target.connect(old.as_deref()).await
+    }
+
+    fn take(&self, live: Live, again: bool) -> Arc<Live> {
+        let live = Arc::new(live);
+        let mut state = self.state();
+        if live.left_a_stray() {
+            state.stray = Some(self.clock.now());
+        }
+        (state.live, state.old, state.failed) = (Some(live.clone()), None, None);
+        drop(state);
+        if again {
+            tracing::debug!(address = %self.target.address(), "reconnected");
+            let _ = self.notices.send(Notice::Reconnected);
+        }
+        live
+    }
+
+    fn fail(&self, trouble: Trouble) -> Trouble {
+        let mut state = self.state();
+        let last = state.failed.as_ref().map_or(PAUSE_MIN / 2, |failed| failed.pause);
+        let pause = jittered((last * 2).clamp(PAUSE_MIN, PAUSE_MAX));
+        state.failed = Some(Failed { trouble: trouble.clone(), at: self.clock.now(), pause });
+        trouble
+    }
+
+    /// Whether a request that was sent up to `within` ago may still be carried out, by a connection
+    /// that we have given up and the server has not.
+    pub(crate) fn may_have_strays(&self, within: Duration) -> bool {
+        let stray = self.state().stray;
+        stray.is_some_and(|at| self.clock.now() < at.after(within))
+    }
+
+    /// Keeps the connection from being silently dead: asks it for a sign of life.
+    pub(crate) async fn ping(&self) {
+        if let Some(live) = self.current() {
+            // What is wrong is dealt with on the way; the next call makes a new connection.
+            if self.call(&live, &redis::cmd("PING")).await.is_err() {
+                let _ = self.live().await;
+            }
+        } else if self.state().old.is_some() {
+            let _ = self.live().await;
+        }
+    }
+
+    /// Lets go of the connection, until somebody asks for something again.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        (state.live, state.old) = (None, None);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

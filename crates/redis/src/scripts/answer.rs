@@ -1,0 +1,136 @@
+//! What the scripts answer, typed.
+
+use std::time::Duration;
+
+use redis::Value;
+
+/// Something that a script's reply can be read as.
+pub(crate) trait Answer: Sized {
+    /// Reads `word` and what follows it; `None` if no script of ours answers so.
+    fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self>;
+
+    /// Reads a reply to the run that carried `token`.
+    fn read(token: &str, reply: Value) -> Option<Self> {
+        let Value::Array(fields) = reply else { return None };
+        let mut fields = fields.into_iter();
+        let (echo, word) = (text(fields.next()?)?, text(fields.next()?)?);
+        if echo != token {
+            return None;
+        }
+        Self::of(&word, &mut fields)
+    }
+}
+
+/// What became of a claim. Its `Debug` would show a stranger's value: there is none.
+pub(crate) enum Asked {
+    Granted { fence: u64, contended: bool },
+    Held { value: Vec<u8>, left: Duration },
+    /// A key that we need is of another type; which.
+    WrongType(String),
+    /// The key has a value and no end: waiting for it would last for ever.
+    Endless,
+    /// The fence counter holds this, which no count can have reached.
+    Corrupt(String),
+}
+
+impl Answer for Asked {
+    fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        match word {
+            "granted" => {
+                let fence = text(rest.next()?)?.parse().ok()?;
+                Some(Asked::Granted { fence, contended: text(rest.next()?)? == "*" })
+            }
+            "held" => Some(Asked::Held { value: bytes(rest.next()?)?, left: left(rest.next()?)? }),
+            "type" => Some(Asked::WrongType(lossy(rest.next()?)?)),
+            "endless" => Some(Asked::Endless),
+            "count" => Some(Asked::Corrupt(lossy(rest.next()?)?)),
+            _ => None,
+        }
+    }
+}
+
+/// What became of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    Yes,
+    NotHeld,
+}
+
+impl Answer for Freed {
+    fn of(word: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        match word {
+            "freed" => Some(Freed::Yes),
+            "not_held" => Some(Freed::NotHeld),
+            _ => None,
+        }
+    }
+}
+
+/// What became of a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Yes { contended: bool },
+    Gone,
+    Forced(String),
+}
+
+impl Answer for Renewed {
+    fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        match word {
+            "renewed" => Some(Renewed::Yes { contended: text(rest.next()?)? == "*" }),
+            "gone" => Some(Renewed::Gone),
+            "forced" => Some(Renewed::Forced(lossy(rest.next()?)?)),
+            _ => None,
+        }
+    }
+}
+
+fn bytes(value: Value) -> Option<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    String::from_utf8(bytes(value)?).ok()
+}
+
+/// For people: what is not text is shown as far as it is.
+fn lossy(value: Value) -> Option<String> {
+    bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn left(value: Value) -> Option<Duration> {
+    match value {
+        Value::Int(millis) => Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(fields: &[&str]) -> Value {
+        let fields = fields.iter().map(|field| Value::BulkString(field.as_bytes().to_vec()));
+        Value::Array(fields.collect())
+    }
+
+    /// t27: a reply to another's request is not taken for ours.
+    #[test]
+    fn t27_the_token_is_checked() {
+        assert_eq!(Freed::read("a", reply(&["a", "freed"])), Some(Freed::Yes));
+        assert_eq!(Freed::read("a", reply(&["b", "freed"])), None);
+        assert_eq!(Freed::read("a", Value::Okay), None);
+        assert_eq!(Freed::read("a", reply(&["a", "renewed", "-"])), None);
+    }
+
+    /// Contention is read from the flag.
+    #[test]
+    fn the_flag_is_read() {
+        let renewed = |flag| Renewed::read("a", reply(&["a", "renewed", flag]));
+        assert_eq!(renewed("-"), Some(Renewed::Yes { contended: false }));
+        assert_eq!(renewed("*"), Some(Renewed::Yes { contended: true }));
+    }
+}

@@ -1,0 +1,183 @@
+//! What can go wrong with a server, read from the first word of its reply.
+//!
+//! In: the driver's errors. Out: a [`Trouble`], which becomes the contract's [`Fault`] and knows
+//! besides whether waiting helps. No message carries a password or a token.
+
+use std::fmt;
+
+use redis::{ErrorKind, RedisError};
+use tenure_core::backend::{Fault, FaultKind};
+
+/// What went wrong, and what that means for whoever waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    cause: Cause,
+    message: String,
+}
+
+/// Why there is no good answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// No connection could be made: nothing was asked.
+    Down,
+    /// The server said "not now": it is loading or busy.
+    NotNow,
+    /// It is a replica, and was a master before: another server has the locks now.
+    Demoted,
+    /// It was asked, and did not answer in time.
+    Silent,
+    /// The connection broke, or answered out of turn, with the request under way.
+    Cut,
+    /// The server does not know this script (any more).
+    NoScript,
+    /// A key is not of the type that we need.
+    WrongType,
+    /// It said no for good.
+    Refused,
+    /// It is of a kind that we cannot use.
+    Unsupported,
+}
+
+impl Trouble {
+    pub(crate) fn new(cause: Cause, address: &dyn fmt::Display, what: impl fmt::Display) -> Self {
+        Trouble { cause, message: format!("redis `{address}`: {what}") }
+    }
+
+    pub(crate) fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// Reads an error that came instead of a reply to a request.
+    pub(crate) fn of_request(address: &dyn fmt::Display, error: &RedisError) -> Self {
+        match word(error) {
+            Some(word) => Self::of_reply(address, &word, error.detail().unwrap_or_default()),
+            None => Self::new(Cause::Cut, address, format_args!("the connection broke: {error}")),
+        }
+    }
+
+    /// Reads an error that kept us from connecting.
+    pub(crate) fn of_connect(address: &dyn fmt::Display, error: &RedisError) -> Self {
+        if error.kind() == ErrorKind::RESP3NotSupported {
+            let what = "the server is too old: version 6.2 or later is needed";
+            return Self::new(Cause::Unsupported, address, what);
+        }
+        match word(error) {
+            Some(word) => Self::of_reply(address, &word, error.detail().unwrap_or_default()),
+            None => Self::new(Cause::Down, address, format_args!("cannot connect: {error}")),
+        }
+    }
+
+    /// Reads an error reply: its first word, and the rest.
+    pub(crate) fn of_reply(address: &dyn fmt::Display, word: &str, rest: &str) -> Self {
+        // Before version 7, an error inside a script is wrapped.
+        let word = match rest.starts_with("Error running script") {
+            true => WORDS.iter().find(|(known, ..)| rest.contains(known)).map_or(word, |w| w.0),
+            false => word,
+        };
+        let (cause, what) = meaning(word, rest);
+        let said = format!("{word} {rest}");
+        Self::new(cause, address, format_args!("{what}: {}", said.trim_end()))
+    }
+}
+
+/// The first word of an error reply; `None` if it is no reply.
+fn word(error: &RedisError) -> Option<String> {
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => error.code().map(Into::into),
+        _ => None,
+    }
+}
+
+/// What the first words mean. None of these was carried out.
+const WORDS: [(&str, Cause, &str); 18] = [
+    ("NOSCRIPT", Cause::NoScript, "the script is not known"),
+    ("LOADING", Cause::NotNow, "the server is loading its data"),
+    ("BUSY", Cause::NotNow, "the server is busy with a slow script"),
+    ("READONLY", Cause::Demoted, "the server is a replica; locks need the master"),
+    ("MASTERDOWN", Cause::Demoted, "the server is a replica without its master"),
+    ("CLUSTERDOWN", Cause::NotNow, "the cluster is down"),
+    ("TRYAGAIN", Cause::NotNow, "the cluster is moving the key"),
+    ("OOM", Cause::Refused, "the server is full (maxmemory)"),
+    ("MISCONF", Cause::Refused, "the server cannot save its data and refuses all writes"),
+    ("NOREPLICAS", Cause::Refused, "the server has too few replicas and refuses all writes"),
+    ("NOAUTH", Cause::Refused, "the server wants a password"),
+    ("WRONGPASS", Cause::Refused, "the user name or password is wrong"),
+    ("NOPERM", Cause::Refused, NOPERM),
+    ("WRONGTYPE", Cause::WrongType, "a key of ours has another type"),
+    ("MOVED", Cause::Unsupported, "the server belongs to a cluster"),
+    ("ASK", Cause::Unsupported, "the server belongs to a cluster"),
+    ("CROSSSLOT", Cause::Unsupported, "the server belongs to a cluster"),
+    ("UNKILLABLE", Cause::NotNow, "the server is busy with a slow script"),
+];
+
+/// The server does not always name the right that is missing inside a script.
+const NOPERM: &str = "the user lacks a right; needed are EVAL, EVALSHA, GET, SET, DEL, PTTL, \
+                      PEXPIRE, TIME, SCAN, INFO, PING and the keys under the prefix";
+
+fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
+    if let Some((_, cause, what)) = WORDS.iter().find(|(known, ..)| *known == word) {
+        return (*cause, what);
+    }
+    match rest {
+        "max number of clients reached" => (Cause::NotNow, "the server has too many clients"),
+        rest if rest.contains("unknown command") => {
+            (Cause::Refused, "a command that we need is disabled or renamed")
+        }
+        _ => (Cause::Refused, "the server refused"),
+    }
+}
+
+impl From<Trouble> for Fault {
+    fn from(trouble: Trouble) -> Fault {
+        let kind = match trouble.cause {
+            Cause::Down | Cause::NotNow | Cause::Demoted => FaultKind::Unavailable,
+            Cause::Silent | Cause::Cut => FaultKind::Unknown,
+            Cause::NoScript | Cause::WrongType | Cause::Refused => FaultKind::Refused,
+            Cause::Unsupported => FaultKind::Unsupported,
+        };
+        Fault::new(kind, trouble.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(word: &str, rest: &str) -> (FaultKind, String) {
+        let fault = Fault::from(Trouble::of_reply(&"h:1", word, rest));
+        (fault.kind(), fault.to_string())
+    }
+
+    /// Each first word means what the table of replies says.
+    #[test]
+    fn replies_by_their_first_word() {
+        let unavailable = ["LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"];
+        for word in unavailable {
+            assert_eq!(read(word, "").0, FaultKind::Unavailable, "{word}");
+        }
+        for word in ["OOM", "MISCONF", "NOREPLICAS", "NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE"] {
+            assert_eq!(read(word, "").0, FaultKind::Refused, "{word}");
+        }
+        assert_eq!(read("ERR", "anything else").0, FaultKind::Refused);
+    }
+
+    /// A message names the server, what is wrong, and what the server said.
+    #[test]
+    fn messages() {
+        assert_eq!(
+            read("OOM", "command not allowed").1,
+            "redis `h:1`: the server is full (maxmemory): OOM command not allowed"
+        );
+        assert_eq!(
+            read("ERR", "unknown command `EVALSHA`").1,
+            "redis `h:1`: a command that we need is disabled or renamed: ERR unknown command `EVALSHA`"
+        );
+    }
+
+    /// Before version 7 the word stands inside: it is found there.
+    #[test]
+    fn errors_inside_old_scripts() {
+        let rest = "Error running script (call to f_1): @user_script:3: -OOM command not allowed";
+        assert!(read("ERR", rest).1.contains("the server is full"), "{:?}", read("ERR", rest));
+    }
+}

@@ -1,0 +1,206 @@
+//! From a URL to an address and credentials.
+//!
+//! ```text
+//! redis://[user][:password@]host[:port][/db]      valkey:// is the same
+//! redis+unix://[user][:password@]/path/to/socket[?db=N]
+//! ```
+//!
+//! User and password are percent-decoded. Messages about a URL never repeat it: it may hold a
+//! password.
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+use tenure_core::Error;
+use url::Url;
+
+const PORT_DEFAULT: u16 = 6379;
+const FORM: &str = "expected `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`";
+
+/// A server, and who we are to it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    address: Address,
+    db: i64,
+    user: Option<String>,
+    password: Option<String>,
+}
+
+/// Where a server listens. Shown in messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Tcp(String, u16),
+    Unix(String),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => f.write_str(path),
+        }
+    }
+}
+
+/// The password is not shown.
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Place");
+        shown.field("address", &self.address).field("db", &self.db).field("user", &self.user);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        // The parser's own error says which part is at fault, and repeats none.
+        let url = Url::parse(text).map_err(|error| invalid(error.to_string()))?;
+        let address = address(&url)?;
+        let user = decoded(url.username())?.filter(|user| !user.is_empty());
+        let password = url.password().map(decoded).transpose()?.flatten();
+        if user.is_some() && password.is_none() {
+            return Err(invalid("it has a user and no password"));
+        }
+        Ok(Place { db: db(&url, &address)?, address, user, password })
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(crate) fn db(&self) -> i64 {
+        self.db
+    }
+
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+}
+
+fn invalid(flaw: impl fmt::Display) -> Error {
+    Error::invalid(format!("invalid redis url: {flaw}; {FORM}"))
+}
+
+fn address(url: &Url) -> Result<Address, Error> {
+    match url.scheme() {
+        "redis" | "valkey" => tcp(url),
+        "redis+unix" | "valkey+unix" | "unix" => unix(url),
+        scheme @ ("rediss" | "valkeys") => Err(Error::invalid(format!(
+            "`{scheme}://` is not supported yet: this build has no TLS; use `redis://` over a tunnel"
+        ))),
+        scheme => Err(invalid(format_args!("unknown scheme `{scheme}`"))),
+    }
+}
+
+fn tcp(url: &Url) -> Result<Address, Error> {
+    let host = url.host_str().filter(|host| !host.is_empty());
+    let host = decoded(host.ok_or_else(|| invalid("it names no host"))?)?.unwrap_or_default();
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
+    Ok(Address::Tcp(bare.into(), url.port().unwrap_or(PORT_DEFAULT)))
+}
+
+fn unix(url: &Url) -> Result<Address, Error> {
+    match decoded(url.path())? {
+        Some(path) if path.len() > 1 => Ok(Address::Unix(path)),
+        _ => Err(invalid("it names no socket")),
+    }
+}
+
+fn db(url: &Url, address: &Address) -> Result<i64, Error> {
+    let query = url.query_pairs().find(|(name, _)| name == "db").map(|(_, db)| db.into_owned());
+    if let Some((name, _)) = url.query_pairs().find(|(name, _)| name != "db") {
+        return Err(invalid(format_args!("unknown parameter `{}`", name.escape_debug())));
+    }
+    let path = match address {
+        Address::Tcp(..) => url.path().trim_matches('/'),
+        Address::Unix(_) => "",
+    };
+    let text = query.unwrap_or_else(|| path.into());
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.ok_or_else(|| invalid("its database is not a number"))
+}
+
+fn decoded(part: &str) -> Result<Option<String>, Error> {
+    let text = percent_decode_str(part).decode_utf8();
+    text.map(|text| Some(text.into_owned())).map_err(|_| invalid("it is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(url: &str) -> Place {
+        Place::parse(url).unwrap()
+    }
+
+    fn refused(url: &str) -> String {
+        let error = Place::parse(url).unwrap_err();
+        assert!(error.is_invalid());
+        error.to_string()
+    }
+
+    /// Every form of address.
+    #[test]
+    fn addresses() {
+        assert_eq!(place("redis://h").address().to_string(), "h:6379");
+        assert_eq!(place("valkey://h:1/3").address().to_string(), "h:1");
+        assert_eq!(place("redis://[::1]:7/").address(), &Address::Tcp("::1".into(), 7));
+        assert_eq!(place("redis://[::1]:7/").address().to_string(), "[::1]:7");
+        assert_eq!(place("redis+unix:///run/r.sock?db=2").address(), &Address::Unix("/run/r.sock".into()));
+        assert_eq!((place("valkey://h/3").db(), place("redis+unix:///s?db=2").db()), (3, 2));
+    }
+
+    /// t66: a password may hold anything, percent-encoded.
+    #[test]
+    fn t66_passwords_are_decoded() {
+        let found = place("redis://us%40er:p%40%3A%2F%25@h/1");
+        assert_eq!((found.user(), found.password()), (Some("us@er"), Some("p@:/%")));
+        assert_eq!((place("redis://:pw@h").user(), place("redis://:pw@h").password()), (None, Some("pw")));
+    }
+
+    /// t66: a URL that makes no sense is refused without repeating what may be a password.
+    #[test]
+    fn t66_refusals_keep_secrets() {
+        for url in [
+            "redis://:hunter2@",
+            "redis://:hunter2@h:99999",
+            "redis://:hunter2@h/hunter2",
+            "rediss://:hunter2@h",
+            "zoo://:hunter2@h",
+            "redis://:hunter2@h/-1",
+            "redis://hunter2@h",
+            "redis://u:%ffhunter2@h",
+            "redis+unix://:hunter2@",
+            "redis://:hunter2@h?pass=hunter2",
+            "redis:// :hunter2@",
+        ] {
+            let message = refused(url);
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+
+    /// The full text of a refusal.
+    #[test]
+    fn the_text_of_a_refusal() {
+        assert_eq!(
+            refused("redis:///1"),
+            "invalid redis url: it names no host; expected \
+             `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`"
+        );
+    }
+
+    /// t66: debugging shows where, not the password.
+    #[test]
+    fn t66_debug_hides_the_password() {
+        let shown = format!("{:?}", place("redis://u:hunter2@h"));
+        assert!(shown.contains("\"h\"") && !shown.contains("hunter2"), "{shown}");
+    }
+}

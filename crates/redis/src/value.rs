@@ -1,0 +1,202 @@
+//! The value of a lock's key: who holds it, in words that a person and a script can read.
+//!
+//! ```text
+//! -t1:<client>:<token>:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>
+//! ```
+//!
+//! `-` says that nobody waits (`*`, for the queue to come, that somebody does); `t1` is the version
+//! of the format; `client` is the process's random id, `token` the claim's, `since` the holder's wall
+//! clock in milliseconds. The rest is for people: percent-encoded, and missing from the end on where
+//! there is nothing to say. A lock that was released and is kept closed has the client `closed` and no
+//! token. A value of any other form is *foreign*: a `SET NX` client's, or that of a version to come.
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use tenure_core::time::UnixMillis;
+use tenure_core::{Claim, Client, Holder, Token};
+
+/// What would end a field, or could not be told from an escape.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b':').add(b'%');
+/// What stands for the client in a closed lock.
+const CLOSED: &str = "closed";
+
+/// The part of a value that is the same for all claims of this process, written once.
+#[derive(Clone, Debug)]
+pub(crate) struct Author {
+    client: String,
+    about: String,
+}
+
+impl Author {
+    /// This process under a random id.
+    pub(crate) fn new(id: Token) -> Self {
+        let Client { host, pid, user, program } = Client::this_process();
+        let pid = pid.to_string();
+        let about = [host, &pid, user, program].map(|field| escape(field)).join(":");
+        // Half of it tells processes apart as well as all of it.
+        Author { client: id.expose()[..16].into(), about }
+    }
+
+    /// What the lock's key is to hold while `claim` has it.
+    pub(crate) fn value(&self, claim: &Claim, since: UnixMillis) -> String {
+        let Author { client, about } = self;
+        let token = claim.token().expose();
+        let mut value = format!("-t1:{client}:{token}:{}:{about}", since.0);
+        if claim.label().is_some() || claim.reason().is_some() {
+            value = value + ":" + &escape(claim.label().unwrap_or_default());
+        }
+        match claim.reason() {
+            Some(reason) => value + ":" + &escape(reason),
+            None => value,
+        }
+    }
+}
+
+fn escape(field: &str) -> String {
+    utf8_percent_encode(field, ESCAPED).to_string()
+}
+
+/// What a lock's key says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A claim of ours holds it.
+    Held { holder: Box<Holder>, token: Token },
+    /// Nobody holds it, and nobody may for a while.
+    Closing(Box<Holder>),
+    /// Not our format.
+    Foreign,
+}
+
+impl Said {
+    pub(crate) fn parse(raw: &[u8]) -> Self {
+        std::str::from_utf8(raw).ok().and_then(parse).unwrap_or(Said::Foreign)
+    }
+
+    /// The holder as others see it, with what is left of the lease.
+    pub(crate) fn holder(self, left: Option<Duration>) -> Holder {
+        let mut holder = match self {
+            Said::Held { holder, .. } | Said::Closing(holder) => *holder,
+            Said::Foreign => Holder::unknown(),
+        };
+        holder.lease_left = left;
+        holder
+    }
+
+    pub(crate) fn token(&self) -> Option<Token> {
+        match self {
+            Said::Held { token, .. } => Some(*token),
+            Said::Closing(_) | Said::Foreign => None,
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Said> {
+    let body = text.strip_prefix("-t1:").or_else(|| text.strip_prefix("*t1:"))?;
+    let mut fields = body.split(':');
+    let (client, token) = (fields.next()?, fields.next()?);
+    let since = fields.next()?.parse().ok().map(UnixMillis);
+    let mut holder = about(&fields.collect::<Vec<_>>());
+    holder.since = since;
+    if client == CLOSED && token.is_empty() {
+        holder.closing = true;
+        return Some(Said::Closing(Box::new(holder)));
+    }
+    Token::parse(token).map(|token| Said::Held { holder: Box::new(holder), token })
+}
+
+/// What the note says. A note that is cut short or unreadable costs the words, not the lock.
+fn about(fields: &[&str]) -> Holder {
+    let field = |index: usize| fields.get(index).and_then(|field| unescape(field));
+    let mut holder = Holder::unknown();
+    holder.client = client(&field);
+    holder.label = field(4).filter(|label| !label.is_empty());
+    holder.reason = field(5).filter(|reason| !reason.is_empty());
+    holder
+}
+
+fn client(field: &impl Fn(usize) -> Option<String>) -> Option<Client> {
+    let pid = field(1)?.parse().ok()?;
+    Some(Client { host: field(0)?, pid, user: field(2)?, program: field(3)? })
+}
+
+fn unescape(field: &str) -> Option<String> {
+    percent_decode_str(field).decode_utf8().ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_core::{Key, Terms};
+
+    use super::*;
+
+    fn claim(label: Option<&str>, reason: Option<&str>) -> Claim {
+        let terms = Terms::new(Duration::from_secs(30));
+        let terms = terms.label(label.map(Arc::from)).reason(reason.map(Arc::from));
+        Claim::new(Key::new("k").unwrap(), Token::random().unwrap(), terms)
+    }
+
+    fn written(claim: &Claim) -> String {
+        Author::new(Token::random().unwrap()).value(claim, UnixMillis(1_800_000_000_000))
+    }
+
+    /// What is written is read back, also with the characters that mean something to the format.
+    #[test]
+    fn values_round_trip() {
+        let words = [(None, None), (Some("a:b%3A\n"), None), (None, Some("ü:")), (Some("l"), Some("r"))];
+        for (label, reason) in words {
+            let claim = claim(label, reason);
+            let said = Said::parse(written(&claim).as_bytes());
+            assert_eq!(said.token(), Some(claim.token()));
+            let holder = said.holder(Some(Duration::from_secs(3)));
+            assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
+            assert_eq!((holder.label.as_deref(), holder.reason.as_deref()), (label, reason));
+            assert_eq!(holder.since, Some(UnixMillis(1_800_000_000_000)));
+            assert_eq!(holder.lease_left, Some(Duration::from_secs(3)));
+        }
+    }
+
+    /// The start of a value is what scripts look at: flag, version, client, token, since.
+    #[test]
+    fn the_form() {
+        let claim = claim(None, None);
+        let value = written(&claim);
+        let fields: Vec<_> = value.split(':').collect();
+        assert_eq!((fields[0], fields[1].len()), ("-t1", 16));
+        assert_eq!((fields[2], fields[3]), (claim.token().expose().as_str(), "1800000000000"));
+        assert_eq!(fields.len(), 8, "nothing is written where there is nothing to say");
+    }
+
+    /// t60: anything else is foreign, and a version to come is too.
+    #[test]
+    fn t60_other_values_are_foreign() {
+        let token = "0".repeat(32);
+        let newer = format!("-t2:c:{token}:1");
+        for raw in ["", "x", "-t1:", "-t1:c:t:1", "-t1:c", &newer, "closed", "1234"] {
+            assert_eq!(Said::parse(raw.as_bytes()), Said::Foreign, "{raw}");
+        }
+        assert_eq!(Said::parse(b"-t1:\xff"), Said::Foreign);
+    }
+
+    /// A closed lock has no token to be released by, and still says who closed it.
+    #[test]
+    fn a_closed_value() {
+        let value = written(&claim(Some("l"), None));
+        let rest = value.splitn(4, ':').nth(3).unwrap();
+        let said = Said::parse(format!("-t1:closed::{rest}").as_bytes());
+        assert_eq!(said.token(), None);
+        let holder = said.holder(None);
+        assert!(holder.closing);
+        assert_eq!(holder.label.as_deref(), Some("l"));
+    }
+
+    /// A holder that is debugged shows no token.
+    #[test]
+    fn t66_debug_hides_the_token() {
+        let claim = claim(None, None);
+        let said = Said::parse(written(&claim).as_bytes());
+        assert!(!format!("{said:?}").contains(&claim.token().expose()));
+    }
+}
