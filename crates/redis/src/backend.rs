@@ -115,7 +115,9 @@ impl Shared {
         let claim = lease.claim();
         let run = Run::release(self.keys.lock(claim.key()), claim.token(), closed);
         match run.on(&self.commands).await {
-            Err(trouble) if trouble.cause() == Cause::Cut => self.release_again(&run, trouble).await,
+            Err(trouble) if trouble.cause() == Cause::Cut => {
+                self.release_again(&run, trouble).await
+            }
             answer => Ok(released(answer?)),
         }
     }

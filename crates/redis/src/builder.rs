@@ -99,8 +99,9 @@ impl Builder {
         self.validate()?;
         let place = Place::parse(&self.url)?;
         let target = Target::new(place, self.connect_timeout, self.response_timeout)?;
-        let id = Token::random()
-            .map_err(|error| Error::invalid(format!("the system gives no random numbers: {error}")))?;
+        let id = Token::random().map_err(|error| {
+            Error::invalid(format!("the system gives no random numbers: {error}"))
+        })?;
         Ok(Redis::on(target, Keys::new(&self.prefix), Author::new(id), self.connect_timeout))
     }
 

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::Lease;
 use tenure_core::backend::{Answers, Loss, Renewal, Term};
 use tenure_core::time::Time;
-use tenure_core::Lease;
 
 use crate::backend::Shared;
 use crate::scripts::{self, Renewed, Run};

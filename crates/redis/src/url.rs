@@ -154,7 +154,10 @@ mod tests {
         assert_eq!(place("valkey://h:1/3").address().to_string(), "h:1");
         assert_eq!(place("redis://[::1]:7/").address(), &Address::Tcp("::1".into(), 7));
         assert_eq!(place("redis://[::1]:7/").address().to_string(), "[::1]:7");
-        assert_eq!(place("redis+unix:///run/r.sock?db=2").address(), &Address::Unix("/run/r.sock".into()));
+        assert_eq!(
+            place("redis+unix:///run/r.sock?db=2").address(),
+            &Address::Unix("/run/r.sock".into())
+        );
         assert_eq!((place("valkey://h/3").db(), place("redis+unix:///s?db=2").db()), (3, 2));
     }
 
@@ -163,7 +166,10 @@ mod tests {
     fn t66_passwords_are_decoded() {
         let found = place("redis://us%40er:p%40%3A%2F%25@h/1");
         assert_eq!((found.user(), found.password()), (Some("us@er"), Some("p@:/%")));
-        assert_eq!((place("redis://:pw@h").user(), place("redis://:pw@h").password()), (None, Some("pw")));
+        assert_eq!(
+            (place("redis://:pw@h").user(), place("redis://:pw@h").password()),
+            (None, Some("pw"))
+        );
     }
 
     /// t66: a URL that makes no sense is refused without repeating what may be a password.

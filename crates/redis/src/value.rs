@@ -145,7 +145,8 @@ mod tests {
     /// What is written is read back, also with the characters that mean something to the format.
     #[test]
     fn values_round_trip() {
-        let words = [(None, None), (Some("a:b%3A\n"), None), (None, Some("ü:")), (Some("l"), Some("r"))];
+        let words =
+            [(None, None), (Some("a:b%3A\n"), None), (None, Some("ü:")), (Some("l"), Some("r"))];
         for (label, reason) in words {
             let claim = claim(label, reason);
             let said = Said::parse(written(&claim).as_bytes());

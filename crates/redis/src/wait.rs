@@ -80,11 +80,15 @@ impl Shared {
             Asked::WrongType(key) => Err(refused(format!("the key `{key}` is not a string"))),
             Asked::Endless => {
                 let key = self.keys.lock(claim.key());
-                Err(refused(format!("the key `{key}` has a value without an expiry: it is no lock")))
+                Err(refused(format!(
+                    "the key `{key}` has a value without an expiry: it is no lock"
+                )))
             }
             Asked::Corrupt(count) => {
                 let (key, count) = (self.keys.fence(), count.escape_debug());
-                Err(refused(format!("the fence counter `{key}` holds `{count}`, which is no count")))
+                Err(refused(format!(
+                    "the fence counter `{key}` holds `{count}`, which is no count"
+                )))
             }
         }
     }

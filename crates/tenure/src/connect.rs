@@ -8,11 +8,14 @@ use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
 /// |---|---|
 /// | `memory:` | inside this process; `memory:NAME` is a space of its own |
 /// | `file:DIR` | across the processes of this machine, by the kernel's file locks |
+/// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `valkey://` is the same, `redis+unix:///path` goes through a socket |
 ///
 /// # Errors
 ///
 /// [`is_invalid`](Error::is_invalid) for a URL that names no engine,
-/// [`is_refused`](Error::is_refused) for a directory that is not safe to use.
+/// [`is_refused`](Error::is_refused) for a directory that is not safe to use or a password that is
+/// wrong, [`is_unavailable`](Error::is_unavailable) for a server that cannot be reached,
+/// [`is_unsupported`](Error::is_unsupported) for one that is too old.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -25,14 +28,19 @@ use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
 /// # Ok(()) }
 /// ```
 pub async fn connect(url: &str) -> Result<Locker, Error> {
+    #[cfg(feature = "redis")]
+    if is_redis(url) {
+        return tenure_redis::Redis::connect(url).await.map(Locker::new);
+    }
     open(url)
 }
 
-/// [`tenure::connect`](connect) for code without a runtime.
+/// [`tenure::connect`](connect) for code without a runtime. A server is reached when it is first
+/// asked for something.
 ///
 /// # Errors
 ///
-/// Those of [`tenure::connect`](connect).
+/// Those of [`tenure::connect`](connect); what a server has to say comes with the first lock.
 ///
 /// ```
 /// let locker = tenure::blocking::connect("memory:")?;
@@ -44,14 +52,30 @@ pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
     open(url).map(blocking::Locker::new)
 }
 
+/// The forms of URL that are understood, for messages.
+const EXPECTED: &str = if cfg!(feature = "redis") {
+    "expected `memory:`, `file:DIR` or `redis://HOST`"
+} else {
+    "expected `memory:` or `file:DIR`"
+};
+
+#[cfg(feature = "redis")]
+fn is_redis(url: &str) -> bool {
+    const SCHEMES: [&str; 6] =
+        ["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"];
+    url.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
+}
+
 fn open(url: &str) -> Result<Locker, Error> {
+    #[cfg(feature = "redis")]
+    if is_redis(url) {
+        return tenure_redis::Redis::builder(url).connect_later().map(Locker::new);
+    }
     match url.split_once(':') {
         Some(("memory", name)) => Ok(Locker::new(Memory::space(name))),
         Some(("file", dir)) => open_dir(dir),
         Some((scheme, _)) => Err(unknown(scheme)),
-        None => Err(Error::invalid(format!(
-            "invalid url `{url}`: it names no engine, expected `memory:` or `file:DIR`"
-        ))),
+        None => Err(Error::invalid(format!("invalid url `{url}`: it names no engine, {EXPECTED}"))),
     }
 }
 
@@ -68,7 +92,7 @@ fn open_dir(dir: &str) -> Result<Locker, Error> {
 
 /// Names the scheme only: the rest may hold a password.
 fn unknown(scheme: &str) -> Error {
-    Error::invalid(format!("unknown engine `{scheme}:` in url, expected `memory:` or `file:DIR`"))
+    Error::invalid(format!("unknown engine `{scheme}:` in url, {EXPECTED}"))
 }
 
 #[cfg(test)]
@@ -83,17 +107,28 @@ mod tests {
     #[test]
     fn t66_bad_urls_are_named_without_secrets() {
         assert_eq!(
-            refused("redis://:hunter2@h"),
-            "unknown engine `redis:` in url, expected `memory:` or `file:DIR`"
+            refused("zookeeper://:hunter2@h"),
+            format!("unknown engine `zookeeper:` in url, {EXPECTED}")
         );
         assert_eq!(
             refused("nothing"),
-            "invalid url `nothing`: it names no engine, expected `memory:` or `file:DIR`"
+            format!("invalid url `nothing`: it names no engine, {EXPECTED}")
         );
         assert_eq!(
             refused("file:"),
             "invalid url `file:`: it names no directory, expected `file:DIR`"
         );
+    }
+
+    /// t66: a URL of an engine that is known is taken to it, and no password is repeated.
+    #[cfg(feature = "redis")]
+    #[test]
+    fn t66_redis_urls_go_to_redis() {
+        assert!(open("redis://:hunter2@localhost").is_ok());
+        assert!(refused("valkey://:hunter2@h/x").starts_with("invalid redis url: "));
+        for url in ["rediss://:hunter2@h", "redis://:hunter2@", "redis+unix://:hunter2@"] {
+            assert!(!refused(url).contains("hunter2"), "{url}");
+        }
     }
 
     /// The same name is the same space, another name another.

@@ -41,6 +41,10 @@ mod connect;
 
 pub use connect::connect;
 
+/// Locks on a Redis server, for what a URL cannot say.
+#[cfg(feature = "redis")]
+pub use tenure_redis as redis;
+
 /// The same without a runtime.
 pub mod blocking {
     pub use crate::connect::connect_blocking as connect;

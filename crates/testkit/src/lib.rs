@@ -5,6 +5,7 @@
 //! - [`process`]: programs that can be stopped, continued and killed; `holder` is the one to run.
 //! - [`history`], [`register`] → [`judge`]: what a run did, and whether it kept the promises.
 //! - [`seeded`]: bugs made on purpose, each of which the judge must find.
+//! - [`servers`]: real servers, to be stopped, killed and started again.
 //! - [`wait`], [`dice`]: waiting for a state with a deadline, chance that can be repeated.
 
 #![allow(
@@ -21,4 +22,5 @@ pub mod meddle;
 pub mod process;
 pub mod register;
 pub mod seeded;
+pub mod servers;
 pub mod wait;

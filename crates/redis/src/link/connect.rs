@@ -90,12 +90,10 @@ impl Target {
 
     async fn connect_and_check(&self, old: Option<&Live>) -> Result<Live, Trouble> {
         // Time-outs are ours: the driver would go on using a connection after one.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection =
-            made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
+        let mut connection = made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
         let facts = self.ask(&mut connection).await?;
         let mut live = self.check(connection, facts)?;
         live.stray = self.replace(&mut live, old).await;
@@ -124,7 +122,8 @@ impl Target {
                 let rest = error.details().unwrap_or_default();
                 Err(Trouble::of_reply(&self.address, error.code(), rest))
             }
-            reply => redis::from_redis_value(reply).map_err(|_| self.cannot("it does not say what it is")),
+            reply => redis::from_redis_value(reply)
+                .map_err(|_| self.cannot("it does not say what it is")),
         }
     }
 
@@ -142,7 +141,8 @@ impl Target {
             let what = "the server is a replica; locks need the master";
             return Err(Trouble::new(Cause::Demoted, &self.address, what));
         }
-        let (run_id, flags) = (facts.field("run_id").unwrap_or_default().into(), version >= VERSION_WITH_FLAGS);
+        let (run_id, flags) =
+            (facts.field("run_id").unwrap_or_default().into(), version >= VERSION_WITH_FLAGS);
         Ok(Live { connection, run_id, client_id: facts.client_id, flags, stray: false })
     }
 

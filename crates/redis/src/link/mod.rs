@@ -103,7 +103,9 @@ impl Link {
         let mut connection = live.connection();
         let asked = connection.send_packed_commands(commands, 0, commands.len());
         match tokio::time::timeout(within, asked).await {
-            Ok(Ok(replies)) => Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect()),
+            Ok(Ok(replies)) => {
+                Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect())
+            }
             Ok(Err(error)) => {
                 Err(self.judge(live, Trouble::of_request(&self.target.address(), &error)))
             }

@@ -23,8 +23,14 @@ pub(crate) trait Answer: Sized {
 
 /// What became of a claim. Its `Debug` would show a stranger's value: there is none.
 pub(crate) enum Asked {
-    Granted { fence: u64, contended: bool },
-    Held { value: Vec<u8>, left: Duration },
+    Granted {
+        fence: u64,
+        contended: bool,
+    },
+    Held {
+        value: Vec<u8>,
+        left: Duration,
+    },
     /// A key that we need is of another type; which.
     WrongType(String),
     /// The key has a value and no end: waiting for it would last for ever.

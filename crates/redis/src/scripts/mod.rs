@@ -66,14 +66,21 @@ pub(crate) struct Run {
 
 impl Run {
     /// Take the lock if it is free.
-    pub(crate) fn acquire(lock: String, fence: &str, token: Token, value: String, ttl: Duration) -> Self {
+    pub(crate) fn acquire(
+        lock: String,
+        fence: &str,
+        token: Token,
+        value: String,
+        ttl: Duration,
+    ) -> Self {
         Self::of(&ACQUIRE, vec![lock, fence.into()], token, vec![value, millis(ttl)])
     }
 
     /// Free it, or keep it closed for a while.
     pub(crate) fn release(lock: String, token: Token, closed: Option<Duration>) -> Self {
         // Closed for less than the server can count is still closed, not free.
-        let closed = closed.map_or_else(|| "0".into(), |rest| millis(rest.max(Duration::from_millis(1))));
+        let closed =
+            closed.map_or_else(|| "0".into(), |rest| millis(rest.max(Duration::from_millis(1))));
         Self::of(&RELEASE, vec![lock], token, vec![closed])
     }
 
@@ -122,7 +129,12 @@ impl Run {
         self.read(link, live, reply)
     }
 
-    fn read<A: Answer>(&self, link: &Link, live: &Arc<Live>, reply: redis::Value) -> Result<A, Trouble> {
+    fn read<A: Answer>(
+        &self,
+        link: &Link,
+        live: &Arc<Live>,
+        reply: redis::Value,
+    ) -> Result<A, Trouble> {
         A::read(&self.token, reply).ok_or_else(|| link.out_of_turn(live))
     }
 }
@@ -172,7 +184,9 @@ mod tests {
     #[test]
     fn headers_are_complete() {
         for form in [&ACQUIRE, &RELEASE, &RENEW, &FORCE] {
-            for word in ["-- KEYS[1] lock ", "-- ARGV[1] token", "-- Returns", "-- Retry", "-- Slots"] {
+            for word in
+                ["-- KEYS[1] lock ", "-- ARGV[1] token", "-- Returns", "-- Retry", "-- Slots"]
+            {
                 assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
             }
         }
