@@ -120,6 +120,8 @@ fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
     }
     match rest {
         "max number of clients reached" => (Cause::NotNow, "the server has too many clients"),
+        // What version 7.0 says of rights inside a script.
+        rest if rest.starts_with("The user executing the script can't") => (Cause::Refused, NOPERM),
         rest if rest.contains("unknown command") => {
             (Cause::Refused, "a command that we need is disabled or renamed")
         }

@@ -58,7 +58,8 @@ impl Place {
         let url = Url::parse(text).map_err(|error| invalid(error.to_string()))?;
         let address = address(&url)?;
         let user = decoded(url.username())?.filter(|user| !user.is_empty());
-        let password = url.password().map(decoded).transpose()?.flatten();
+        let password = decoded(url.password().unwrap_or_default())?;
+        let password = password.filter(|password| !password.is_empty());
         if user.is_some() && password.is_none() {
             return Err(invalid("it has a user and no password"));
         }

@@ -11,7 +11,7 @@ mod answer;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Script};
+use redis::{Cmd, Pipeline, Script, Value};
 use tenure_core::Token;
 
 use crate::link::{Link, Live};
@@ -129,12 +129,7 @@ impl Run {
         self.read(link, live, reply)
     }
 
-    fn read<A: Answer>(
-        &self,
-        link: &Link,
-        live: &Arc<Live>,
-        reply: redis::Value,
-    ) -> Result<A, Trouble> {
+    fn read<A: Answer>(&self, link: &Link, live: &Arc<Live>, reply: Value) -> Result<A, Trouble> {
         A::read(&self.token, reply).ok_or_else(|| link.out_of_turn(live))
     }
 }
@@ -150,17 +145,38 @@ pub(crate) async fn run_all<A: Answer>(
     for run in runs {
         pipe.add_command(run.by_hash(&live));
     }
-    let replies = link.call_all(&live, &pipe, within).await?;
-    let mut answers = Vec::with_capacity(runs.len());
-    for (run, reply) in runs.iter().zip(replies) {
-        answers.push(match reply {
-            // Those behind it in the pipe were sent before this one heals them.
-            Err(trouble) if trouble.cause() == Cause::NoScript => run.anew(link, &live).await,
-            Err(trouble) => Err(trouble),
-            Ok(reply) => run.read(link, &live, reply),
-        });
+    let mut replies = link.call_all(&live, &pipe, within).await?;
+    heal(link, &live, runs, &mut replies, within).await?;
+    let read = |(run, reply): (&Run, Result<Value, Trouble>)| run.read(link, &live, reply?);
+    Ok(runs.iter().zip(replies).map(read).collect())
+}
+
+/// Runs those again whose script the server does not know. The first goes by its text, which makes
+/// it known to the others.
+async fn heal(
+    link: &Link,
+    live: &Arc<Live>,
+    runs: &[Run],
+    replies: &mut [Result<Value, Trouble>],
+    within: Duration,
+) -> Result<(), Trouble> {
+    let unknown = |reply: &Result<Value, Trouble>| {
+        reply.as_ref().is_err_and(|trouble| trouble.cause() == Cause::NoScript)
+    };
+    let mut missing =
+        runs.iter().zip(replies).filter(|(_, reply)| unknown(reply)).collect::<Vec<_>>();
+    if missing.is_empty() {
+        return Ok(());
     }
-    Ok(answers)
+    let mut pipe = Pipeline::with_capacity(missing.len());
+    for (index, (run, _)) in missing.iter().enumerate() {
+        pipe.add_command(if index == 0 { run.by_text(live) } else { run.by_hash(live) });
+    }
+    let healed = link.call_all(live, &pipe, within).await?;
+    for ((_, reply), again) in missing.iter_mut().zip(healed) {
+        **reply = again;
+    }
+    Ok(())
 }
 
 /// Whole milliseconds, rounded up: a ttl is never shorter than what we count with.

@@ -1,0 +1,88 @@
+//! Other programs on the same keys.
+
+use std::time::Duration;
+
+use tenure_testkit::servers::{RedisServer, Reply};
+use tenure_testkit::wait::within;
+
+use crate::support::{get, locker, whole};
+
+const LOCK: &str = "tenure:lock:k";
+
+/// t60: a key of another type is a typed error at once, not an endless wait, and is left alone.
+#[tokio::test]
+async fn t60_a_key_of_another_type() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    server.client().command(&["LPUSH", LOCK, "x"]);
+    let error = within("a refusal", a.lock("k").into_future()).await.unwrap_err();
+    assert!(error.is_refused(), "{error:?}");
+    assert_eq!(
+        whole(&error),
+        "lock `k`: refused by the backend: the key `tenure:lock:k` is not a string"
+    );
+    assert_eq!(server.client().text(&["TYPE", LOCK]).as_deref(), Some("list"));
+    assert!(a.inspect("k").await.unwrap().is_none(), "it is no lock");
+}
+
+/// t60: a key without an expiry would be waited for for ever: a typed error instead.
+#[tokio::test]
+async fn t60_a_key_without_an_expiry() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    server.client().command(&["SET", LOCK, "x"]);
+    let error = within("a refusal", a.lock("k").into_future()).await.unwrap_err();
+    assert!(error.is_refused(), "{error:?}");
+    assert!(
+        whole(&error).ends_with("has a value without an expiry: it is no lock"),
+        "{}",
+        whole(&error)
+    );
+    assert_eq!(get(&server, LOCK).as_deref(), Some("x"));
+}
+
+/// t60: a `SET NX` client's lock keeps us out, is shown as unknown, is not touched, and is waited for.
+#[tokio::test]
+async fn t60_theirs_keeps_us_out() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    server.client().command(&["SET", LOCK, "theirs", "NX", "PX", "600"]);
+    assert!(a.try_lock("k").await.unwrap().is_none());
+    let info = a.inspect("k").await.unwrap().expect("it is held");
+    let holding = &info.holders[0];
+    assert!(holding.holder.client.is_none() && holding.token.is_none());
+    assert!(holding.holder.lease_left.is_some_and(|left| left <= Duration::from_millis(600)));
+    assert_eq!(get(&server, LOCK).as_deref(), Some("theirs"));
+    let guard = within("the lock", a.lock("k").into_future()).await.unwrap();
+    assert!(guard.is_held());
+}
+
+/// t60: ours keeps a `SET NX` client out; what it releases by its own value is its own.
+#[tokio::test]
+async fn t60_ours_keeps_them_out() {
+    let server = RedisServer::start();
+    let (a, mut raw) = (locker(&server).await, server.client());
+    let take = ["SET", LOCK, "theirs", "NX", "PX", "60000"];
+    let give = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+    let give = ["EVAL", give, "1", LOCK, "theirs"];
+    let guard = a.lock("k").await.unwrap();
+    assert_eq!(raw.command(&take), Reply::Nil);
+    assert_eq!(raw.command(&give), Reply::Int(0));
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    assert_eq!(raw.command(&take), Reply::Text("OK".into()));
+    assert!(a.try_lock("k").await.unwrap().is_none());
+    assert_eq!(raw.command(&give), Reply::Int(1));
+    assert!(a.try_lock("k").await.unwrap().is_some());
+}
+
+/// A29: a lock of a format to come is another's: waited for, and left alone.
+#[tokio::test]
+async fn a29_a_newer_format_keeps_us_out() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    let newer = "-t2:0123456789abcdef:00000000000000000000000000000000:1";
+    server.client().command(&["SET", LOCK, newer, "PX", "60000"]);
+    assert!(a.try_lock("k").await.unwrap().is_none());
+    assert_eq!(get(&server, LOCK).as_deref(), Some(newer));
+}

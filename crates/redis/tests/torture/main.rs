@@ -1,0 +1,16 @@
+//! The rows of the torture table that one Redis server can show, with real faults.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test code, also outside of `#[test]` functions"
+)]
+
+mod support;
+mod safety;
+mod server;
+mod silence;
+mod foreign;
+mod rights;
+mod fake;
+mod plain;

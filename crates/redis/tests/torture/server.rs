@@ -1,0 +1,155 @@
+//! A server that forgets its scripts, is full, busy, or cuts its clients off.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tenure_core::backend::{Backend, Release, Renewal, Then};
+use tenure_testkit::meddle::renewals;
+use tenure_testkit::servers::{RedisServer, Reply};
+use tenure_testkit::wait::{eventually, lapse, pass, within};
+
+use crate::support::{claim, get, lease, locker, redis, whole};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Runs `fault` every few milliseconds for as long as `work` takes.
+async fn under<F: Future<Output = ()>>(
+    server: &RedisServer,
+    every: Duration,
+    fault: &[&str],
+    work: F,
+) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut raw = server.client();
+            while !done.load(Ordering::Relaxed) {
+                raw.command(fault);
+                pass(every);
+            }
+        });
+        // The work runs on a runtime of its own thread: this one is blocked by the scope.
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work));
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// t35: `SCRIPT FLUSH` all the time changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn t35_script_flush_heals() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let kept = a.lock("kept").ttl(Duration::from_millis(600)).await.unwrap();
+    under(&server, Duration::from_millis(1), &["SCRIPT", "FLUSH"], async {
+        for _ in 0..100 {
+            for locker in [&a, &b] {
+                let guard = locker.lock("k").wait(LONG).await.unwrap();
+                guard.release().await.unwrap();
+            }
+        }
+        lapse(Duration::from_millis(700)).await;
+    })
+    .await;
+    assert!(kept.is_held(), "renewals heal too");
+}
+
+/// t41: a full server refuses new locks and says so; what is held is renewed and released.
+#[tokio::test]
+async fn t41_a_full_server() {
+    let server = RedisServer::start();
+    let store = redis(&server).await;
+    let (one, two) = (lease(&store, "one", LONG).await, lease(&store, "two", LONG).await);
+    let mut raw = server.client();
+    raw.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = locker(&server).await.try_lock("three").await.unwrap_err();
+    assert!(error.is_refused(), "{error:?}");
+    assert!(whole(&error).contains("the server is full"), "{}", whole(&error));
+    let answers = renewals(&store, std::slice::from_ref(&one)).await;
+    assert!(matches!(answers[..], [Some(Renewal::Renewed { .. })]), "{answers:?}");
+    assert_eq!(store.release(&one, Then::Free).await.unwrap(), Release::Freed);
+    let closed = Then::Closed(Duration::from_secs(5));
+    assert_eq!(store.release(&two, closed).await.unwrap(), Release::Freed);
+    assert_eq!(get(&server, "tenure:lock:three"), None);
+}
+
+/// t42: a server without its replicas refuses, typed; what is held can still be had again later.
+#[tokio::test]
+async fn t42_too_few_replicas() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    server.client().command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let error = within("a refusal", a.lock("k").into_future()).await.unwrap_err();
+    assert!(error.is_refused() && whole(&error).contains("NOREPLICAS"), "{}", whole(&error));
+    server.client().command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert!(a.lock("k").await.unwrap().is_held());
+}
+
+/// t40: a server that is busy with a script is waited for; who waits is told why.
+#[tokio::test(flavor = "multi_thread")]
+async fn t40_a_busy_server_is_waited_for() {
+    let server = RedisServer::start_with(&["--busy-reply-threshold", "50"]);
+    let store = redis(&server).await;
+    let mut slow = server.client();
+    let endless = std::thread::spawn(move || slow.command(&["EVAL", "while true do end", "0"]));
+    let mut raw = server.client();
+    let busy = |reply: Reply| matches!(reply, Reply::Error(error) if error.starts_with("BUSY"));
+    eventually("the server to be busy", || {
+        let busy = busy(raw.command(&["PING"]));
+        async move { busy }
+    })
+    .await;
+    let (one, waiting) = (claim("k", LONG), store.clone());
+    let waiter = one.clone();
+    let waiting = tokio::spawn(async move { waiting.acquire(&waiter).await });
+    let told = || async { one.sight().trouble.is_some() };
+    eventually("the waiter to be told", told).await;
+    let trouble = one.sight().trouble.unwrap().to_string();
+    assert!(trouble.contains("BUSY"), "{trouble}");
+    raw.command(&["SCRIPT", "KILL"]);
+    within("the grant", waiting).await.unwrap().unwrap();
+    endless.join().unwrap();
+}
+
+/// t44: with every connection killed again and again, locks are still had and given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn t44_killed_connections_are_replaced() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let kept = a.lock("kept").ttl(Duration::from_secs(2)).await.unwrap();
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    under(&server, Duration::from_millis(100), &kill, async {
+        for _ in 0..100 {
+            for locker in [&a, &b] {
+                let guard = within("a lock", locker.lock("k").into_future()).await.unwrap();
+                // A release that was under way is unknown, and done in the background.
+                if let Err(error) = guard.release().await {
+                    assert!(error.is_unknown() || error.is_unavailable(), "{error:?}");
+                }
+            }
+        }
+        lapse(Duration::from_secs(2)).await;
+    })
+    .await;
+    assert!(kept.is_held());
+}
+
+/// t58: names of every odd kind are one lock each, and shown as they are.
+#[tokio::test]
+async fn t58_odd_names() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let long = "x".repeat(512);
+    let names = ["}x", "{}", "a}b{c", "订单 🔒", "a b", "*", "[a", "\\", "%41", "a:b:", "-", &long];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(a.lock(name).label(name).await.unwrap());
+        assert!(b.try_lock(name).await.unwrap().is_none(), "{name}");
+        let info = b.inspect(name).await.unwrap().expect("it is held");
+        assert_eq!(info.holders[0].holder.label.as_deref(), Some(name));
+    }
+    assert_eq!(b.list("*").await.unwrap().len(), names.len());
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    assert_eq!(b.list("*").await.unwrap().len(), 0);
+}

@@ -1,0 +1,78 @@
+//! What these tests share: a server, clients of it, claims below the engine.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Attempt, Backend, Grant};
+use tenure_core::{Claim, Error, Key, Lease, Locker, Terms, Token};
+use tenure_redis::Redis;
+use tenure_testkit::servers::{RedisServer, Reply};
+
+/// Short, so that a test of a time-out does not take long.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// A client with short time-outs.
+pub(crate) async fn redis(server: &RedisServer) -> Redis {
+    let builder = Redis::builder(&server.url());
+    let builder = builder.connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    builder.connect().await.expect("the server can be used")
+}
+
+/// A process of its own on the server.
+pub(crate) async fn locker(server: &RedisServer) -> Locker {
+    Locker::new(redis(server).await)
+}
+
+/// A claim on `key` for `ttl`.
+pub(crate) fn claim(key: &str, ttl: Duration) -> Arc<Claim> {
+    let terms = Terms::new(ttl).retry_interval(Duration::from_millis(10));
+    Arc::new(Claim::new(Key::new(key).unwrap(), Token::random().unwrap(), terms))
+}
+
+/// Asks once, and expects a yes.
+pub(crate) async fn granted(store: &Redis, claim: &Arc<Claim>) -> Grant {
+    match store.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        Attempt::Held(holder) => panic!("held by {holder}"),
+    }
+}
+
+/// A lease on `key`.
+pub(crate) async fn lease(store: &Redis, key: &str, ttl: Duration) -> Arc<Lease> {
+    let claim = claim(key, ttl);
+    let grant = granted(store, &claim).await;
+    Arc::new(Lease::new(claim, grant, store.clock()))
+}
+
+/// An error with all its causes, as a reader would see it.
+pub(crate) fn whole(error: &Error) -> String {
+    let mut text = format!("{error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// What the server keeps under `key`.
+pub(crate) fn get(server: &RedisServer, key: &str) -> Option<String> {
+    server.client().text(&["GET", key])
+}
+
+/// How many keys the server has.
+pub(crate) fn size(server: &RedisServer) -> i64 {
+    match server.client().command(&["DBSIZE"]) {
+        Reply::Int(size) => size,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How much is left of `key`, in milliseconds.
+pub(crate) fn pttl(server: &RedisServer, key: &str) -> i64 {
+    match server.client().command(&["PTTL", key]) {
+        Reply::Int(left) => left,
+        other => panic!("{other:?}"),
+    }
+}
