@@ -38,3 +38,81 @@ mod redis {
 
     tenure_testkit::conformance!(Server::fresh());
 }
+
+/// Processes that are stopped, killed, forked, or leave.
+mod process {
+    use std::process::Command;
+
+    use tenure_core::Locker;
+    use tenure_redis::Redis;
+    use tenure_testkit::process::Program;
+    use tenure_testkit::servers::RedisServer;
+    use tenure_testkit::wait::{eventually, within};
+
+    fn holder(command: &str, server: &RedisServer) -> Command {
+        let mut holder = Command::new(env!("CARGO_BIN_EXE_holder"));
+        holder.args([command, "--url", &server.url(), "--key=k"]);
+        holder
+    }
+
+    /// A program that holds `k` until it is ended.
+    fn holds(server: &RedisServer) -> Program {
+        let mut command = holder("hold", server);
+        command.args(["--owner=p", "--hold-least=1h", "--hold-most=1h", "--ttl=600ms"]);
+        command.arg("--history").arg(server.dir().join("p.jsonl"));
+        command.arg("--registers").arg(server.dir());
+        let mut program = Program::spawn(&mut command);
+        program.wait_for("held");
+        program
+    }
+
+    async fn locker(server: &RedisServer) -> Locker {
+        Locker::new(Redis::connect(&server.url()).await.expect("the server can be used"))
+    }
+
+    /// t01: the lock of a process that is stopped for longer than its ttl goes to a rival, and stays
+    /// the rival's when the process goes on.
+    #[tokio::test]
+    async fn t01_a_stopped_process_loses_its_lock() {
+        let server = RedisServer::start();
+        let (program, rival) = (holds(&server), locker(&server).await);
+        let shown = rival.inspect("k").await.unwrap().unwrap();
+        assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, program.pid());
+        program.stop();
+        let guard = within("the rival's turn", rival.lock("k").into_future()).await.unwrap();
+        let mut program = program;
+        program.forget_lines();
+        program.go_on();
+        program.wait_for("lost");
+        assert!(guard.is_held());
+        let shown = rival.inspect("k").await.unwrap().unwrap();
+        assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, std::process::id());
+        guard.release().await.unwrap();
+    }
+
+    /// t32: a killed process's lock goes to whoever waits, when its ttl has passed.
+    #[tokio::test]
+    async fn t32_a_killed_process_frees_its_lock() {
+        let server = RedisServer::start();
+        let (mut program, rival) = (holds(&server), locker(&server).await);
+        let wait = tokio::spawn(rival.lock("k").into_future());
+        program.kill();
+        let guard = within("the rival's turn", wait).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+        eventually("nothing to be left", || async { rival.inspect("k").await.unwrap().is_none() })
+            .await;
+    }
+
+    /// t53: a forked child neither releases nor locks; the parent keeps what it holds.
+    #[test]
+    fn t53_a_forked_child_has_no_say() {
+        let server = RedisServer::start();
+        let mut program = Program::spawn(&mut holder("fork", &server));
+        program.wait_for("held");
+        let said = program.wait_for("child");
+        let forked = "belongs to the process that forked this one";
+        assert_eq!(said.matches(forked).count(), 2, "{said}");
+        assert_eq!(program.wait_for("parent holds"), "true");
+        assert!(program.wait().success());
+    }
+}

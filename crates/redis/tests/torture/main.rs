@@ -14,3 +14,4 @@ mod foreign;
 mod rights;
 mod fake;
 mod plain;
+mod storm;

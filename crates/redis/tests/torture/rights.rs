@@ -114,3 +114,18 @@ async fn t63_the_rights_named_are_enough() {
     assert_eq!(locker.list("*").await.unwrap().len(), 1);
     guard.release().await.unwrap();
 }
+
+/// t05, t63: where connections may not be closed for us, a late grant is undone all the same.
+#[tokio::test]
+async fn t05_a_late_grant_is_undone_without_client_kill() {
+    let server = RedisServer::start();
+    let locker = user(&server, &["~*", "+@all", "-client|kill"]).await;
+    server.pause();
+    let ttl = std::time::Duration::from_secs(60);
+    assert!(locker.try_lock("k").ttl(ttl).await.unwrap_err().is_unknown());
+    server.go_on();
+    tenure_testkit::wait::eventually("nothing to be left", || async {
+        get(&server, LOCK).is_none()
+    })
+    .await;
+}
