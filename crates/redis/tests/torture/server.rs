@@ -153,3 +153,42 @@ async fn t58_odd_names() {
     }
     assert_eq!(b.list("*").await.unwrap().len(), 0);
 }
+
+/// An uncontended lock and release are two requests, and nothing else is left but the fence.
+#[tokio::test]
+async fn a_cycle_is_two_requests() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    a.lock("warm").await.unwrap().release().await.unwrap();
+    let before = requests(&server);
+    for _ in 0..50 {
+        a.lock("k").await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(requests(&server) - before, 100);
+    assert_eq!(crate::support::size(&server), 1, "the fence");
+}
+
+/// How many scripts the server was asked to run.
+fn requests(server: &RedisServer) -> u64 {
+    let info = server.client().text(&["INFO", "commandstats"]).unwrap();
+    let calls = |line: &str| -> Option<u64> {
+        let line = line.strip_prefix("cmdstat_eval")?;
+        line.split_once("calls=")?.1.split(',').next()?.parse().ok()
+    };
+    info.lines().filter_map(calls).sum()
+}
+
+/// A server is reached through its socket, and in a database of its own.
+#[tokio::test]
+async fn a_unix_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.sock");
+    let server = RedisServer::start_with(&["--unixsocket", path.to_str().unwrap()]);
+    let url = format!("redis+unix://{}?db=2", path.display());
+    let redis = tenure_redis::Redis::connect(&url).await.unwrap();
+    let guard = tenure_core::Locker::new(redis).lock("k").await.unwrap();
+    let mut raw = server.client();
+    raw.command(&["SELECT", "2"]);
+    assert!(raw.text(&["GET", "tenure:lock:k"]).is_some());
+    guard.release().await.unwrap();
+}

@@ -135,7 +135,8 @@ impl Actor {
     async fn give_up(&mut self, key: &str) {
         let patience = Duration::from_micros(self.dice.below(5_000));
         let noted = self.claimant.asks(key);
-        match tokio::time::timeout(patience, self.locker.lock(key).into_future()).await {
+        let request = self.locker.lock(key).ttl(Duration::from_millis(1_500));
+        match tokio::time::timeout(patience, request.into_future()).await {
             Ok(Ok(guard)) => self.hold(guard, noted, key).await,
             Ok(Err(error)) => noted.gave_up(error),
             Err(late) => noted.gave_up(late),
