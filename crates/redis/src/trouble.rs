@@ -47,6 +47,19 @@ impl Trouble {
         self.cause
     }
 
+    /// Whether there is no server to ask.
+    pub(crate) fn is_absence(&self) -> bool {
+        matches!(self.cause, Cause::Down | Cause::Demoted)
+    }
+
+    /// Whether asking again is of no use.
+    pub(crate) fn is_final(&self) -> bool {
+        match self.cause {
+            Cause::Down | Cause::Demoted | Cause::NotNow | Cause::Silent | Cause::Cut => false,
+            Cause::NoScript | Cause::WrongType | Cause::Refused | Cause::Unsupported => true,
+        }
+    }
+
     /// Reads an error that came instead of a reply to a request.
     pub(crate) fn of_request(address: &dyn fmt::Display, error: &RedisError) -> Self {
         match word(error) {

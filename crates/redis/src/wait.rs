@@ -8,9 +8,9 @@
 
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Fault, FaultKind, Grant, Term};
+use tenure_core::backend::{Attempt, Fault, Grant, Term};
 use tenure_core::time::{Time, UnixMillis};
-use tenure_core::{Claim, Sight};
+use tenure_core::{Claim, Holder, Sight};
 
 use crate::backend::{Shared, refuse_unsupported};
 use crate::jitter::jittered;
@@ -39,21 +39,16 @@ impl Shared {
         loop {
             let from = self.clock.now();
             let pause = match self.asking(claim).on(&self.commands).await {
-                Ok(asked) => {
-                    down_since = None;
-                    match self.attempt(claim, from, asked)? {
-                        Attempt::Granted(grant) => return Ok(grant),
-                        Attempt::Held(holder) => {
-                            let left = holder.lease_left;
-                            claim.saw(Sight::of(*holder, None));
-                            pause(claim, left)
-                        }
+                Ok(asked) => match self.attempt(claim, from, asked)? {
+                    Attempt::Granted(grant) => return Ok(grant),
+                    Attempt::Held(holder) => {
+                        down_since = None;
+                        see_holder(claim, *holder)
                     }
-                }
+                },
                 Err(trouble) => {
-                    self.still_worth_it(claim, &trouble, down_since.get_or_insert(from))?;
-                    claim.saw(Sight::trouble(trouble.into()));
-                    pause(claim, None)
+                    down_since = down_since.or(Some(from)).filter(|_| trouble.is_absence());
+                    self.see_trouble(claim, trouble, down_since)?
                 }
             };
             self.clock.sleep(pause).await;
@@ -77,37 +72,49 @@ impl Shared {
             Asked::Held { value, left } => {
                 Ok(Attempt::Held(Box::new(Said::parse(&value).holder(Some(left)))))
             }
-            Asked::WrongType(key) => Err(refused(format!("the key `{key}` is not a string"))),
+            Asked::WrongType(key) => Err(self.refusal(format!("the key `{key}` is not a string"))),
             Asked::Endless => {
                 let key = self.keys.lock(claim.key());
-                Err(refused(format!(
-                    "the key `{key}` has a value without an expiry: it is no lock"
-                )))
+                Err(self.refusal(format!("the key `{key}` has no expiry: it is no lock")))
             }
             Asked::Corrupt(count) => {
                 let (key, count) = (self.keys.fence(), count.escape_debug());
-                Err(refused(format!(
-                    "the fence counter `{key}` holds `{count}`, which is no count"
-                )))
+                Err(self.refusal(format!("the fence counter `{key}` holds `{count}`, no count")))
             }
         }
     }
 
-    /// A refusal is for good. A server that cannot be reached is waited for as long as one
-    /// connection may take, and a little more; one that answers "not now", or nothing, for ever.
-    fn still_worth_it(&self, claim: &Claim, trouble: &Trouble, since: &Time) -> Result<(), Fault> {
+    fn refusal(&self, what: String) -> Fault {
+        self.commands.trouble(Cause::Refused, what).into()
+    }
+
+    /// Notes what keeps us from asking; the pause until it may have passed, if it may at all.
+    fn see_trouble(
+        &self,
+        claim: &Claim,
+        trouble: Trouble,
+        down_since: Option<Time>,
+    ) -> Result<Duration, Fault> {
+        if trouble.is_final() || self.is_out_of_patience(claim, down_since) {
+            return Err(trouble.into());
+        }
+        claim.saw(Sight::trouble(trouble.into()));
+        Ok(pause(claim, None))
+    }
+
+    /// A server that cannot be reached is waited for as long as one connection may take, and a
+    /// little more. One that answers "not now", or nothing, for as long as the caller likes.
+    fn is_out_of_patience(&self, claim: &Claim, down_since: Option<Time>) -> bool {
         let patience = self.connect_timeout + claim.retry_interval() * RETRIES_WHILE_DOWN;
-        let may_pass = match trouble.cause() {
-            Cause::Down | Cause::Demoted => self.clock.now() < since.after(patience),
-            Cause::NotNow | Cause::Silent | Cause::Cut => true,
-            Cause::NoScript | Cause::WrongType | Cause::Refused | Cause::Unsupported => false,
-        };
-        if may_pass { Ok(()) } else { Err(trouble.clone().into()) }
+        down_since.is_some_and(|since| self.clock.now() >= since.after(patience))
     }
 }
 
-fn refused(message: String) -> Fault {
-    Fault::new(FaultKind::Refused, message)
+/// Notes who is in the way; the pause until they may have gone.
+fn see_holder(claim: &Claim, holder: Holder) -> Duration {
+    let left = holder.lease_left;
+    claim.saw(Sight::of(holder, None));
+    pause(claim, left)
 }
 
 /// How long until the next attempt.
