@@ -5,6 +5,8 @@
 //! Absent on purpose: networks, and with them everything that can be `Unknown`.
 
 mod space;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
