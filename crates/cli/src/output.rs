@@ -330,7 +330,7 @@ mod tests {
             ),
             (
                 losing("k", &Danger::Lost(Loss::Gone), kill),
-                "tenure: losing k: the server no longer knows it as ours; sent KILL to 9911",
+                "tenure: losing k: the engine no longer knows it as ours; sent KILL to 9911",
             ),
             (
                 losing("k", &Danger::Lost(Loss::Expired), Measure::Nothing),
@@ -356,8 +356,8 @@ mod tests {
                 "tenure: --ttl has no effect on file: locks, they end with their process",
             ),
             (
-                not_released("k", "backend unavailable: connection refused"),
-                "tenure: could not give back k: backend unavailable: connection refused",
+                not_released("k", "engine unavailable: connection refused"),
+                "tenure: could not give back k: engine unavailable: connection refused",
             ),
             (error("a: b: c"), "tenure: error: a: b: c"),
             (no_locks(), "tenure: no locks"),

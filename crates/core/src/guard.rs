@@ -34,14 +34,14 @@ pub enum Released {
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory, Released};
+/// use tenure::{Locker, Memory, Released};
 ///
 /// let locker = Locker::new(Memory::space("guards"));
 /// let guard = locker.lock("order:42").await?;
 /// assert!(guard.is_held());
 /// println!("write with fence {}", guard.fence());
 /// assert_eq!(guard.release().await?, Released::Freed);
-/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "if unused, the lock is released at once"]
@@ -307,7 +307,7 @@ impl Detached {
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory, WrittenLease};
+/// use tenure::{Locker, Memory, WrittenLease};
 ///
 /// let (here, there) = (Locker::new(Memory::space("w")), Locker::new(Memory::space("w")));
 /// let paper = here.lock("order:42").await?.detach().write_down().await?.to_string();
@@ -315,7 +315,7 @@ impl Detached {
 /// let written: WrittenLease = paper.parse()?;
 /// let guard = there.adopt(&written).await?;
 /// assert!(guard.is_held());
-/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
