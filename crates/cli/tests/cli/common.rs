@@ -90,9 +90,17 @@ impl Space {
     }
 }
 
+/// A program with no signal ignored, whatever this test was started with: `nohup` ignores HUP, and a
+/// shell's `&` ignores INT and QUIT.
+pub(crate) fn unmuted(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", "--"]).arg(program);
+    command
+}
+
 /// The tool without any place for its locks.
 pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tenure"));
+    let mut command = unmuted(assert_cmd::cargo::cargo_bin!("tenure"));
     for name in ["TENURE_URL", "TENURE_URL_FILE", "REDIS_URL", "NO_COLOR"] {
         command.env_remove(name);
     }

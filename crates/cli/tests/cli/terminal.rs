@@ -1,6 +1,6 @@
 //! The tool on a terminal: Ctrl-C, Ctrl-Z and `fg` under a shell with job control, the live line.
 
-use crate::common::{Space, bare, is_alive, pid_in, state, wait_for};
+use crate::common::{Space, bare, is_alive, pid_in, state, unmuted, wait_for};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command};
@@ -18,7 +18,7 @@ impl Screen {
     /// Starts a program in a session of its own, with a new terminal that controls it.
     fn start(command: &Command) -> Self {
         let pty = nix::pty::openpty(None, None).unwrap();
-        let mut session = Command::new("setsid");
+        let mut session = unmuted("setsid");
         session.arg("--ctty").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
