@@ -2,6 +2,8 @@
 //! state with a deadline.
 
 use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +31,14 @@ pub(crate) struct Done {
 
 impl Space {
     pub(crate) fn new() -> Self {
+        let space = Space::untouched();
+        // As the tool makes it, for looks do not: they may come before the first run.
+        DirBuilder::new().mode(0o700).create(space.path("locks")).unwrap();
+        space
+    }
+
+    /// The same before anybody has locked anything.
+    pub(crate) fn untouched() -> Self {
         Space { dir: tempfile::tempdir().unwrap() }
     }
 
