@@ -8,15 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::complete::live_keys;
 use crate::status;
-
-/// How long the command gets between TERM and KILL: what service managers and container engines
-/// give at least, and well within the default ttl.
-const GRACE_DEFAULT: &str = "5s";
 
 /// Distributed locks: run commands under them, and see who holds what.
 #[derive(Debug, Parser)]
@@ -70,12 +68,20 @@ pub(crate) enum Command {
     /// Wait for a lock, run a command, give the lock back
     Run(Box<RunArgs>),
     /// List the locks that are held or waited for
+    #[command(after_help = LOOK_AFTER_HELP)]
     Ls(LsArgs),
     /// Show who holds a lock and who waits for it
+    #[command(after_help = LOOK_AFTER_HELP)]
     Show(ShowArgs),
     /// Print a script that teaches a shell to complete `tenure`, live keys included
     Completions(CompletionsArgs),
 }
+
+const LOOK_AFTER_HELP: &str = "\
+Exit status: 0, whatever there is to see; else
+   69  backend unreachable, or its lock directory does not exist
+   64  usage
+Nothing is created: where nobody chose a place and there is none yet, there are no locks.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_AFTER_HELP)]
@@ -101,7 +107,10 @@ pub(crate) struct RunArgs {
     /// Keep the lock closed for at least this long, to keep clock-skewed cron twins apart
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) at_least: Option<Duration>,
-    /// Hold the lock no longer than this; the command is ended before
+    /// Hold the lock no longer than this: TERM comes --grace before, KILL at the end, status 79
+    ///
+    /// The exit status is 79 whether the command follows TERM or is ended by KILL. With --at-most 10s
+    /// TERM comes after 8.9s and KILL after 9.9s: a tenth of a second is kept in reserve.
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) at_most: Option<Duration>,
     /// Shown to whoever waits for the lock
@@ -110,9 +119,11 @@ pub(crate) struct RunArgs {
     /// What to do with the command when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// Time between TERM and KILL, at most a third of the ttl and half of --at-most
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = GRACE_DEFAULT)]
-    pub(crate) grace: Duration,
+    /// Time between TERM and KILL, at most a third of the ttl and half of --at-most [default: 5s]
+    ///
+    /// The default takes at most a tenth of --at-most.
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
     /// Write one JSON object here that says how it went
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) status_file: Option<PathBuf>,
@@ -175,11 +186,30 @@ pub(crate) enum Shell {
 /// Reads the command line. `Err` is the status to end with: help and version have been printed, or
 /// what is wrong has been said.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
+    read(std::env::args_os()).map_err(|error| {
         // Whether it reaches the terminal or not, the status is the same.
         let _ = error.print();
         ExitCode::from(if error.use_stderr() { status::USAGE } else { 0 })
     })
+}
+
+fn read(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Cli, clap::Error> {
+    let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+    Cli::try_parse_from(&words).map_err(|mut error| {
+        if lacks_dashes(&error) && !words.iter().any(|word| word == "--") {
+            let tip = vec![StyledStr::from("put `--` before the command")];
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+        }
+        error
+    })
+}
+
+/// Whether this is about a word of `run` that looks like the beginning of its command.
+fn lacks_dashes(error: &clap::Error) -> bool {
+    let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    error.kind() == ErrorKind::UnknownArgument
+        && text(ContextKind::Usage).contains("tenure run ")
+        && !text(ContextKind::InvalidArg).starts_with('-')
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -201,7 +231,7 @@ mod tests {
 
     fn run(line: &str) -> Result<RunArgs, String> {
         let words = line.split_whitespace();
-        match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
+        match read(words).map_err(|error| error.to_string())?.command {
             Command::Run(args) => Ok(*args),
             other => Err(format!("{other:?}")),
         }
@@ -225,12 +255,48 @@ mod tests {
     #[test]
     fn durations() {
         assert_eq!(run("tenure run -w 1h30m k -- x").unwrap().wait.unwrap().as_secs(), 5_400);
-        assert_eq!(run("tenure run k -- x").unwrap().grace.as_secs(), 5);
+        assert_eq!(run("tenure run --grace 5s k -- x").unwrap().grace.unwrap().as_secs(), 5);
         let refused = run("tenure run -w soon k -- x").unwrap_err();
         assert!(refused.contains("invalid value 'soon' for '--wait <DUR>'"), "{refused}");
         assert!(refused.contains("write it like 500ms, 10s, 5m or 1h30m"), "{refused}");
         let refused = run("tenure run --at-most 0s k -- x").unwrap_err();
         assert!(refused.contains("it must be more than zero"), "{refused}");
+    }
+
+    /// Whoever leaves out `--` is told so, in full; other mistakes have other remedies.
+    #[test]
+    fn missing_dashes() {
+        assert_eq!(
+            run("tenure run a echo hi").unwrap_err(),
+            "error: unexpected argument 'echo' found\n\n  tip: put `--` before the command\n\n\
+             Usage: tenure run [OPTIONS] <KEY> -- <COMMAND>...\n\n\
+             For more information, try '--help'.\n"
+        );
+        for line in ["run a b -- echo", "run --nope a", "run a", "show a b", "ls a b"] {
+            let refused = run(&format!("tenure {line}")).unwrap_err();
+            assert!(!refused.contains("put `--`"), "{refused}");
+        }
+    }
+
+    /// The help says when TERM comes, what status that gives, and what a look never does.
+    #[test]
+    fn help_says_when_and_how() {
+        let help = |name: &str| {
+            let mut cli = Cli::command();
+            cli.find_subcommand_mut(name).unwrap().render_long_help().to_string()
+        };
+        let run = help("run").split_whitespace().collect::<Vec<_>>().join(" ");
+        for text in [
+            "Hold the lock no longer than this: TERM comes --grace before, KILL at the end, status 79",
+            "With --at-most 10s TERM comes after 8.9s and KILL after 9.9s",
+            "at most a third of the ttl and half of --at-most [default: 5s]",
+            "The default takes at most a tenth of --at-most",
+        ] {
+            assert!(run.contains(text), "{text}: {run}");
+        }
+        for name in ["ls", "show"] {
+            assert!(help(name).contains(LOOK_AFTER_HELP), "{name}");
+        }
     }
 
     /// What cannot be meant together is refused.

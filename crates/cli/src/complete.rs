@@ -56,7 +56,7 @@ pub(crate) fn live_keys(typed: &OsStr) -> Vec<CompletionCandidate> {
 fn list(flags: &Everywhere) -> Option<Vec<String>> {
     let place = Place::find(flags).ok()?;
     let locks = async {
-        let locker = place.open().await.ok()?;
+        let locker = place.look().await.ok()?;
         locker.list("*").await.ok()
     };
     let locks = runtime().ok()?.block_on(async { tokio::time::timeout(PATIENCE, locks).await });

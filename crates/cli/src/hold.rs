@@ -28,6 +28,10 @@ const RESERVE: Duration = Duration::from_millis(100);
 /// How long the last attempt to renew may take: long enough for a refusal to be heard and told.
 const LAST_TRY: Duration = Duration::from_millis(50);
 
+/// How long the command gets between TERM and KILL: what service managers and container engines
+/// give at least, and well within the default ttl.
+const GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
 /// What to do when the lock ends before the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
@@ -40,14 +44,16 @@ pub(crate) struct Policy {
 
 impl Policy {
     /// What the caller wants, cut down to what fits: a healthy lease never has less than two thirds
-    /// of its ttl left, so a warning within the last half of it is a real one.
+    /// of its ttl left, so a warning within the last half of it is a real one. Whoever names a grace
+    /// may spend half of `--at-most` on it; others expect the command to run for nearly all of it.
     pub(crate) fn new(args: &RunArgs, ttl: Duration, expires: bool) -> Self {
         let lease = expires.then_some(ttl);
         let cut = |wanted: Duration, of_lease: u32, of_hold: u32| {
             let bounds = [lease.map(|ttl| ttl / of_lease), args.at_most.map(|most| most / of_hold)];
             bounds.into_iter().flatten().fold(wanted, Duration::min)
         };
-        let (grace, reserve) = (cut(args.grace, 3, 2), cut(RESERVE, 10, 10));
+        let (wanted, of_hold) = args.grace.map_or((GRACE_DEFAULT, 10), |grace| (grace, 2));
+        let (grace, reserve) = (cut(wanted, 3, of_hold), cut(RESERVE, 10, 10));
         Policy { on_lost: args.on_lost, grace, reserve, ttl, at_most: args.at_most }
     }
 
@@ -78,6 +84,8 @@ pub(crate) struct Hold<'a> {
     pub(crate) terminal: Option<Terminal>,
     pub(crate) talk: &'a mut Talk,
     pub(crate) fate: Fate,
+    /// Why the lock ends or has ended; known from the moment at which it is not secure.
+    pub(crate) loss: Option<Loss>,
 }
 
 /// How the two stand.
@@ -100,8 +108,8 @@ enum Event {
 }
 
 impl Hold<'_> {
-    /// Watches both until the command has ended. `true`: it had the lock to the end.
-    pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> (End, bool) {
+    /// Watches both until the command has ended. No loss: it had the lock to the end.
+    pub(crate) async fn until_the_end(mut self, signals: &mut Signals) -> (End, Option<Loss>) {
         loop {
             match self.next(signals).await {
                 Event::Lost(loss) => self.lost(loss),
@@ -141,6 +149,7 @@ impl Hold<'_> {
     /// Little is left of the lease. The command is asked to end while there is time to ask.
     async fn endangered(&mut self) {
         let Some(danger) = self.danger().await else { return };
+        self.loss = Some(danger.loss());
         let now = self.clock.now();
         let kill_at = self.policy.kill_at(now, self.guard.valid_until());
         if self.policy.on_lost == OnLost::Kill || kill_at <= now {
@@ -176,6 +185,7 @@ impl Hold<'_> {
     /// The lock is gone. If the command still runs there is no time left to be kind.
     fn lost(&mut self, loss: Loss) {
         let before = self.fate;
+        self.loss = Some(loss.clone());
         let measure = if self.policy.on_lost == OnLost::Ignore {
             self.fate = Fate::Lost;
             Measure::Nothing
@@ -230,15 +240,14 @@ impl Hold<'_> {
     }
 
     /// Whoever is left of the group may go on, unless the lock is lost.
-    fn ended(self, end: End) -> (End, bool) {
-        let secure = self.fate == Fate::Secure;
-        if !secure && self.policy.on_lost != OnLost::Ignore {
+    fn ended(self, end: End) -> (End, Option<Loss>) {
+        if self.loss.is_some() && self.policy.on_lost != OnLost::Ignore {
             self.child.send(Signal::SIGKILL);
         }
         if let Some(terminal) = &self.terminal {
             terminal.take_back(self.child.pid());
         }
-        (end, secure)
+        (end, self.loss)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::args::{Everywhere, LsArgs};
 use crate::output;
 use crate::talk::{self, Talk, wants_color};
 use crate::text::{escape, short};
-use crate::url::with_locker;
-use crate::view::{LockView, SCHEMA, json, mode};
+use crate::url::look_at;
+use crate::view::{LockView, SCHEMA, json, state};
 
 const HEAD: [&str; 7] = ["KEY", "MODE", "HOLDER", "HELD FOR", "LEASE LEFT", "WAITERS", "FENCE"];
 
@@ -19,7 +19,7 @@ type Row = [String; 7];
 
 /// Lists the locks. Nothing held is no error.
 pub(crate) fn ls(args: &LsArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
-    match with_locker(flags, talk, async |locker| locker.list(&args.glob).await) {
+    match look_at(flags, talk, async |locker| locker.list(&args.glob).await) {
         Ok(locks) => print(locks, args, flags, talk),
         Err(trouble) => talk.trouble(&trouble),
     }
@@ -78,11 +78,10 @@ fn rows_of(lock: &LockInfo) -> Vec<Row> {
 fn row(lock: &LockInfo, holding: Option<&Holding>) -> Row {
     let holder = holding.map(|holding| &holding.holder);
     let client = holder.and_then(|holder| holder.client.as_ref());
-    let closing = holder.is_some_and(|holder| holder.closing);
     let unknown = || "-".to_string();
     [
         escape(lock.key.as_str()).into_owned(),
-        if closing { "closed".into() } else { mode(lock.mode) },
+        state(lock, holding),
         client.map_or_else(unknown, |c| format!("{} pid {}", output::name(Some(c)), c.pid)),
         holder.and_then(|h| h.since).map_or_else(unknown, |since| short(since.elapsed())),
         holder.and_then(|h| h.lease_left).map_or_else(unknown, short),
@@ -94,7 +93,7 @@ fn row(lock: &LockInfo, holding: Option<&Holding>) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{busy, foreign};
+    use crate::view::samples::{busy, closed, foreign};
     use tenure::Key;
 
     /// Columns are aligned on the screen, whatever the script; what is not known is a dash.
@@ -102,10 +101,11 @@ mod tests {
     fn table_in_full() {
         let waited = LockInfo::exclusive(Key::new("订单:42").unwrap(), vec![], Some(vec![]));
         assert_eq!(
-            table(&[busy("db-migrate"), foreign("k"), waited], false),
+            table(&[busy("db-migrate"), closed("cron"), foreign("k"), waited], false),
             "\
 KEY         MODE       HOLDER               HELD FOR  LEASE LEFT  WAITERS  FENCE
 db-migrate  exclusive  deploy@ci-7 pid 812  4m12s     21s         2        27431
+cron        closed     deploy@ci-7 pid 812  4m12s     21s         0        27431
 k           exclusive  -                    -         -           -        -
 订单:42     exclusive  -                    -         -           0        -
 "

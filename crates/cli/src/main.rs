@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    talk::trace(cli.everywhere.verbose);
+    talk::trace(&cli.everywhere);
     let mut talk = Talk::new(&cli.everywhere);
     let code = match &cli.command {
         Command::Run(args) => run::run(args, &cli.everywhere, &mut talk),

@@ -23,6 +23,11 @@ pub(crate) fn ttl_without_effect(engine: &str) -> String {
     format!("tenure: --ttl has no effect on {engine}: locks, they end with their process")
 }
 
+/// Said once where the locks are our own and the command's neighbours have theirs.
+pub(crate) fn memory_excludes_nobody() -> String {
+    "tenure: memory: is shared with no other process, nothing is excluded".into()
+}
+
 /// What stands in the way, as far as it is known.
 pub(crate) fn waiting(key: &str, holder: Option<&Holder>, place: Option<u64>) -> String {
     let mut parts: Vec<String> = holder.map(obstacle).unwrap_or_default();
@@ -89,10 +94,11 @@ fn holder_briefly(holder: &Holder) -> String {
     format!("is held by {name}{}", since.unwrap_or_default())
 }
 
-/// Where to look next.
-pub(crate) fn hint_show(key: &str) -> String {
+/// Where to look next. `option` is the one that leads to the same place, if one was given.
+pub(crate) fn hint_show(key: &str, option: Option<&str>) -> String {
+    let option = option.map(|option| format!("{} ", escape(option))).unwrap_or_default();
     let literal = if key.starts_with('-') { "-- " } else { "" };
-    format!("hint: tenure show {literal}{}", shell_word(key))
+    format!("hint: tenure show {option}{literal}{}", shell_word(key))
 }
 
 /// Why the lock is about to end.
@@ -104,6 +110,17 @@ pub(crate) enum Danger {
     AtMost(Duration),
     /// It is lost already.
     Lost(Loss),
+}
+
+impl Danger {
+    /// The loss that it is, or would have become.
+    pub(crate) fn loss(&self) -> Loss {
+        match self {
+            Danger::NoRenewal { .. } => Loss::Expired,
+            Danger::AtMost(_) => Loss::MaxHold,
+            Danger::Lost(loss) => loss.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Danger {
@@ -301,9 +318,13 @@ mod tests {
     /// A hint is a command that can be pasted.
     #[test]
     fn hints() {
-        assert_eq!(hint_show("db-migrate"), "hint: tenure show db-migrate");
-        assert_eq!(hint_show("a b"), "hint: tenure show 'a b'");
-        assert_eq!(hint_show("-x"), "hint: tenure show -- -x");
+        assert_eq!(hint_show("db-migrate", None), "hint: tenure show db-migrate");
+        assert_eq!(hint_show("a b", None), "hint: tenure show 'a b'");
+        assert_eq!(hint_show("-x", None), "hint: tenure show -- -x");
+        assert_eq!(
+            hint_show("-x", Some("-u file:/var/lock")),
+            "hint: tenure show -u file:/var/lock -- -x"
+        );
         assert_eq!(hint("try 5m"), "hint: try 5m");
     }
 
@@ -330,7 +351,7 @@ mod tests {
             ),
             (
                 losing("k", &Danger::Lost(Loss::Gone), kill),
-                "tenure: losing k: the server no longer knows it as ours; sent KILL to 9911",
+                "tenure: losing k: the engine no longer knows it as ours; sent KILL to 9911",
             ),
             (
                 losing("k", &Danger::Lost(Loss::Expired), Measure::Nothing),
@@ -356,8 +377,12 @@ mod tests {
                 "tenure: --ttl has no effect on file: locks, they end with their process",
             ),
             (
-                not_released("k", "backend unavailable: connection refused"),
-                "tenure: could not give back k: backend unavailable: connection refused",
+                memory_excludes_nobody(),
+                "tenure: memory: is shared with no other process, nothing is excluded",
+            ),
+            (
+                not_released("k", "engine unavailable: connection refused"),
+                "tenure: could not give back k: engine unavailable: connection refused",
             ),
             (error("a: b: c"), "tenure: error: a: b: c"),
             (no_locks(), "tenure: no locks"),

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tenure::backend::Loss;
 use tenure::time::Time;
 use tenure::{Client, Error, Guard, Key, Lock, Locker, TTL_DEFAULT};
 
@@ -158,7 +159,7 @@ impl Run<'_> {
         let gave_up = self.args.wait.filter(|wait| !wait.is_zero());
         let key = self.key.as_str();
         self.talk.say(&output::not_acquired(key, error.holder(), gave_up));
-        self.talk.say(&output::hint_show(key));
+        self.talk.say(&output::hint_show(key, self.place.option().as_deref()));
         Ok(())
     }
 
@@ -173,23 +174,32 @@ impl Run<'_> {
         self.report.fence = Some(guard.fence().to_string());
         let ended = self.watch(locker, &guard, since, signals).await;
         self.report.held_ms = Some(millis(locker.clock().now().since(since)));
-        let released = self.release(guard).await;
-        ended.map(|(end, secure)| self.concluded(end, secure && released))
+        let found = self.release(guard).await;
+        match ended {
+            Ok((end, loss)) => self.concluded(end, loss.or(found)),
+            // Without a word from the engine it is only the time that has run out.
+            Err(trouble) if trouble.outcome == Outcome::Lost => {
+                self.report.loss = Some(found.unwrap_or(Loss::Expired));
+                return Err(trouble);
+            }
+            Err(trouble) => return Err(trouble),
+        }
+        Ok(())
     }
 
-    /// Starts the command and stays with it. `true`: it had the lock to its end.
+    /// Starts the command and stays with it. No loss: it had the lock to its end.
     async fn watch(
         &mut self,
         locker: &Locker,
         guard: &Guard,
         since: Time,
         signals: &mut Signals,
-    ) -> Result<(End, bool), Trouble> {
+    ) -> Result<(End, Option<Loss>), Trouble> {
         let mut terminal = Terminal::open();
         let child = self.start(guard, signals, terminal.as_mut())?;
         let policy = Policy::new(self.args, self.ttl(), locker.capabilities().expires);
-        let (clock, talk, fate) = (locker.clock(), &mut *self.talk, Fate::Secure);
-        let hold = Hold { guard, clock, since, policy, child, terminal, talk, fate };
+        let (clock, talk, fate, loss) = (locker.clock(), &mut *self.talk, Fate::Secure, None);
+        let hold = Hold { guard, clock, since, policy, child, terminal, talk, fate, loss };
         Ok(hold.until_the_end(signals).await)
     }
 
@@ -219,29 +229,27 @@ impl Run<'_> {
         Task { words: &self.args.command, added, removed: self.place.private_variables() }
     }
 
-    /// Gives the lock back. `false` if it turns out that it had been lost.
-    async fn release(&mut self, guard: Guard) -> bool {
-        match guard.release().await {
-            Ok(_) => true,
-            Err(error) if error.is_lost() => false,
-            Err(error) => {
-                let cause = self.place.scrub(&text::chain(&error));
-                self.talk.insist(&output::not_released(self.key.as_str(), &cause));
-                true
-            }
+    /// Gives the lock back. A loss comes back if it turns out that there was one.
+    async fn release(&mut self, guard: Guard) -> Option<Loss> {
+        let error = guard.release().await.err()?;
+        if !error.is_lost() {
+            let cause = self.place.scrub(&text::chain(&error));
+            self.talk.insist(&output::not_released(self.key.as_str(), &cause));
         }
+        error.loss().cloned()
     }
 
-    fn concluded(&mut self, end: End, secure: bool) {
+    fn concluded(&mut self, end: End, loss: Option<Loss>) {
         self.report.child = Some(end);
         self.report.outcome = match end {
-            _ if !secure => Outcome::Lost,
+            _ if loss.is_some() => Outcome::Lost,
             End::Exited(_) => Outcome::Exited,
             End::Signalled(_) => Outcome::Signalled,
         };
-        if !secure {
+        if loss.is_some() {
             self.talk.insist(&output::lost(self.key.as_str()));
         }
+        self.report.loss = loss;
     }
 }
 

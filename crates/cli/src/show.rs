@@ -14,8 +14,8 @@ use crate::output;
 use crate::talk::{self, Talk};
 use crate::text::{escape, short};
 use crate::trouble::{self, Trouble};
-use crate::url::with_locker;
-use crate::view::{LockView, SCHEMA, json, mode};
+use crate::url::look_at;
+use crate::view::{LockView, SCHEMA, json, state};
 
 /// Shows the lock.
 pub(crate) fn show(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
@@ -30,7 +30,7 @@ pub(crate) fn show(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
 
 fn look(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> Result<String, Trouble> {
     let key = trouble::key(&args.key)?;
-    let lock = with_locker(flags, talk, async |locker| locker.inspect(key.as_str()).await)?;
+    let lock = look_at(flags, talk, async |locker| locker.inspect(key.as_str()).await)?;
     Ok(match &lock {
         _ if args.json => as_json(&key, lock.as_ref()),
         Some(lock) => in_full(lock),
@@ -49,7 +49,8 @@ fn as_json(key: &Key, lock: Option<&LockInfo>) -> String {
 }
 
 fn in_full(lock: &LockInfo) -> String {
-    let mut lines = vec![escape(lock.key.as_str()).into_owned(), field("mode", &mode(lock.mode))];
+    let state = state(lock, &lock.holders);
+    let mut lines = vec![escape(lock.key.as_str()).into_owned(), field("mode", &state)];
     if lock.holders.is_empty() {
         lines.push(field("holder", "nobody"));
     }
@@ -113,7 +114,7 @@ fn waiter(place: usize, waiting: &Waiting) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{busy, foreign};
+    use crate::view::samples::{busy, closed, foreign};
 
     /// Everything that is known about a lock, with the moment it was taken.
     #[test]
@@ -131,6 +132,19 @@ mod tests {
             rest,
             "  lease     21s left\n  fence     27431\n  queue     2 waiting, next first\n    \
              1. ann@ci-7 (pid 99), waiting 12s\n    2. an unknown waiter\n"
+        );
+    }
+
+    /// A lock that is only kept closed is called so, as `ls` does.
+    #[test]
+    fn closed_lock() {
+        let mut lock = closed("cron");
+        lock.holders[0].holder.since = None;
+        assert_eq!(
+            in_full(&lock),
+            "cron\n  mode      closed\n  holder    deploy@ci-7 (pid 812, tenure)\n  \
+             reason    release 41\n  closed    for another 21s\n  fence     27431\n  \
+             queue     empty\n"
         );
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+use tenure::backend::Loss;
 
 use crate::child::End;
 use crate::trouble::Trouble;
@@ -56,6 +57,9 @@ pub(crate) struct Report {
     schema: u32,
     pub(crate) key: String,
     pub(crate) outcome: Outcome,
+    /// Why the lock was lost, if it was.
+    #[serde(serialize_with = "loss")]
+    pub(crate) loss: Option<Loss>,
     pub(crate) waited_ms: u64,
     pub(crate) held_ms: Option<u64>,
     /// A string: as a number it would not survive a reader that uses doubles.
@@ -71,6 +75,7 @@ impl Report {
             schema: 1,
             key: key.into(),
             outcome: Outcome::Usage,
+            loss: None,
             waited_ms: 0,
             held_ms: None,
             fence: None,
@@ -142,6 +147,20 @@ impl Serialize for Outcome {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.word())
     }
+}
+
+/// One word: who forced it, and why, is said to people.
+fn loss<S: serde::Serializer>(loss: &Option<Loss>, to: S) -> Result<S::Ok, S::Error> {
+    let word = loss.as_ref().map(|loss| match loss {
+        Loss::Expired => "expired",
+        Loss::Gone => "gone",
+        Loss::Forced(_) => "forced",
+        Loss::MaxHold => "max_hold",
+        Loss::Session => "session",
+        Loss::Shutdown => "shutdown",
+        _ => "other",
+    });
+    word.serialize(to)
 }
 
 fn child<S: serde::Serializer>(end: &Option<End>, to: S) -> Result<S::Ok, S::Error> {
@@ -226,18 +245,36 @@ mod tests {
         let mut report = Report::new("db");
         assert_eq!(
             json(&report),
-            r#"{"schema":1,"key":"db","outcome":"usage","waited_ms":0,"held_ms":null,"fence":null,"child":null}"#
+            r#"{"schema":1,"key":"db","outcome":"usage","loss":null,"waited_ms":0,"held_ms":null,"fence":null,"child":null}"#
         );
         report.outcome = Outcome::Lost;
+        report.loss = Some(Loss::MaxHold);
         report.held_ms = Some(1_500);
         report.fence = Some("7".into());
         report.child = Some(End::Signalled(9));
         assert_eq!(
             json(&report),
-            r#"{"schema":1,"key":"db","outcome":"lost","waited_ms":0,"held_ms":1500,"fence":"7","child":{"status":null,"signal":9}}"#
+            r#"{"schema":1,"key":"db","outcome":"lost","loss":"max_hold","waited_ms":0,"held_ms":1500,"fence":"7","child":{"status":null,"signal":9}}"#
         );
         report.outcome = Outcome::Interrupted(15);
         assert!(json(&report).contains(r#""outcome":"interrupted""#), "{}", json(&report));
+    }
+
+    /// Every way to lose a lock is one word.
+    #[test]
+    fn losses() {
+        let cases = [
+            (Loss::Expired, "expired"),
+            (Loss::Gone, "gone"),
+            (Loss::Forced("ann: stuck".into()), "forced"),
+            (Loss::MaxHold, "max_hold"),
+            (Loss::Session, "session"),
+            (Loss::Shutdown, "shutdown"),
+        ];
+        for (loss, word) in cases {
+            let report = json(&Report { loss: Some(loss), ..Report::new("k") });
+            assert!(report.contains(&format!(r#""loss":"{word}","#)), "{report}");
+        }
     }
 
     /// Every outcome has its own status, and `-E` changes one of them.

@@ -162,14 +162,16 @@ pub(crate) fn data(text: &str) {
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
-/// Turns the engine's log on, to stderr, for `-v` and `-vv`.
-pub(crate) fn trace(verbose: u8) {
-    let level = match verbose {
+/// Turns the engine's log on, to stderr, for `-v` and `-vv`, in colour where all we say is.
+pub(crate) fn trace(flags: &Everywhere) {
+    let level = match flags.verbose {
         0 => return,
         1 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).init();
+    let colored = wants_color(flags.color, io::stderr().is_terminal());
+    let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(colored);
+    log.with_writer(io::stderr).init();
 }
 
 #[cfg(test)]

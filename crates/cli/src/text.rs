@@ -86,12 +86,13 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// What is at the bottom of an error, for where the rest has been said.
-pub(crate) fn root(error: &dyn std::error::Error) -> String {
-    let mut root = error;
-    while let Some(next) = root.source() {
-        root = next;
+pub(crate) fn root(error: &tenure::Error) -> String {
+    let said = error.fault().map_or_else(|| error.to_string(), ToString::to_string);
+    let mut below = std::error::Error::source(error);
+    while let Some(next) = below.and_then(std::error::Error::source) {
+        below = Some(next);
     }
-    root.to_string()
+    below.map_or(said, ToString::to_string)
 }
 
 #[cfg(test)]

@@ -5,20 +5,24 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use tenure::Locker;
 
 use crate::args::Everywhere;
 use crate::output;
+use crate::status::Outcome;
 use crate::talk::Talk;
-use crate::text;
+use crate::text::{self, shell_word};
 use crate::trouble::Trouble;
 
 const URL: &str = "TENURE_URL";
 const URL_FILE: &str = "TENURE_URL_FILE";
 /// What many deployments set already.
 const REDIS_URL: &str = "REDIS_URL";
+/// The engine inside this process.
+const MEMORY: &str = "memory:";
 
 /// Where the locks are kept.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,11 +32,26 @@ pub(crate) struct Place {
 }
 
 /// Who named it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
+    /// `--url`: it stands before the reader's eyes.
     Flag,
+    /// `--url-file`.
+    File(PathBuf),
     Variable(&'static str),
     Nobody,
+}
+
+impl Source {
+    /// What the reader may not have in mind: where the URL came from, before what is wrong with it.
+    fn blamed(&self, trouble: Trouble) -> Trouble {
+        let origin = match self {
+            Source::Flag | Source::Nobody => return trouble,
+            Source::File(path) => format!("--url-file `{}`", path.display()),
+            Source::Variable(name) => (*name).into(),
+        };
+        Trouble { chain: format!("{origin}: {}", trouble.chain), ..trouble }
+    }
 }
 
 impl Place {
@@ -53,13 +72,15 @@ impl Place {
             return Self::of(url.clone(), Source::Flag).map(Some);
         }
         if let Some(path) = &flags.url_file {
-            return Self::of(read(path)?, Source::Flag).map(Some);
+            return Self::of(read(path)?, Source::File(path.clone())).map(Some);
         }
         if let Some(url) = set(URL) {
             return Self::of(unicode(URL, url)?, Source::Variable(URL)).map(Some);
         }
         if let Some(path) = set(URL_FILE) {
-            return Self::of(read(Path::new(&path))?, Source::Variable(URL_FILE)).map(Some);
+            let source = Source::Variable(URL_FILE);
+            let url = read(Path::new(&path)).map_err(|trouble| source.blamed(trouble))?;
+            return Self::of(url, source).map(Some);
         }
         let Some(url) = set(REDIS_URL) else { return Ok(None) };
         Self::of(unicode(REDIS_URL, url)?, Source::Variable(REDIS_URL)).map(Some)
@@ -67,7 +88,7 @@ impl Place {
 
     fn of(url: String, source: Source) -> Result<Self, Trouble> {
         if url.trim().is_empty() {
-            return Err(Trouble::usage("the URL is empty"));
+            return Err(source.blamed(Trouble::usage("the URL is empty")));
         }
         Ok(Place { url: url.trim().into(), source })
     }
@@ -77,18 +98,62 @@ impl Place {
         Self::of(format!("file:{}", dir.display()), Source::Nobody)
     }
 
-    /// Connects, having said where to if nobody chose it.
+    /// Connects, having said what the reader may not expect of this place.
     pub(crate) async fn connect(&self, talk: &mut Talk) -> Result<Locker, Trouble> {
-        if self.source != Source::Nobody {
-            return self.open().await;
-        }
-        talk.say(&output::using_default(&self.shown()));
-        self.open().await.map_err(|trouble| trouble.hint("choose another place with --url"))
+        self.introduce(talk);
+        self.open().await
     }
 
-    /// Connects and says nothing.
-    pub(crate) async fn open(&self) -> Result<Locker, Trouble> {
-        tenure::connect(&self.url).await.map_err(|error| self.trouble(&error))
+    fn introduce(&self, talk: &mut Talk) {
+        if self.source == Source::Nobody {
+            talk.say(&output::using_default(&self.shown()));
+        }
+        if self.url.starts_with(MEMORY) {
+            talk.say(&output::memory_excludes_nobody());
+        }
+    }
+
+    async fn open(&self) -> Result<Locker, Trouble> {
+        let opened = tenure::connect(&self.url).await.map_err(|error| self.trouble(&error));
+        opened.map_err(|trouble| match self.source {
+            Source::Nobody => trouble.hint("choose another place with --url"),
+            _ => self.source.blamed(trouble),
+        })
+    }
+
+    /// Connects to look only, and says nothing. A directory that is not there stays so: the one that
+    /// nobody chose is as good as empty, and another is more often a typing error.
+    pub(crate) async fn look(&self) -> Result<Locker, Trouble> {
+        let Some(dir) = self.missing() else { return self.open().await };
+        if self.source != Source::Nobody {
+            let missing = format!("lock directory `{}` does not exist", dir.display());
+            return Err(self.source.blamed(Trouble::new(Outcome::Unreachable, missing)));
+        }
+        // Nothing of ours is in there, and it judges patterns like any other.
+        tenure::connect(MEMORY).await.map_err(|error| self.trouble(&error))
+    }
+
+    /// The directory of the locks, if there is to be one and there is none.
+    fn missing(&self) -> Option<&Path> {
+        let dir = self.url.strip_prefix("file:")?;
+        // As the engine reads it. One that is not named is for the engine to refuse.
+        let dir = Path::new(dir.strip_prefix("//").unwrap_or(dir));
+        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        let missing = !dir.as_os_str().is_empty() && dir.symlink_metadata().is_err_and(gone);
+        missing.then_some(dir)
+    }
+
+    /// The option that leads another `tenure` here, for a shell: none where the environment or
+    /// nothing at all does, and no more than a sign of one where a password would have to be shown.
+    pub(crate) fn option(&self) -> Option<String> {
+        match &self.source {
+            Source::Flag if self.password().is_some() => Some("-u …".into()),
+            Source::Flag => Some(format!("-u {}", shell_word(&self.url))),
+            Source::File(path) => {
+                Some(format!("--url-file {}", shell_word(&path.to_string_lossy())))
+            }
+            Source::Variable(_) | Source::Nobody => None,
+        }
     }
 
     /// What the engine said, without our password.
@@ -140,15 +205,16 @@ fn unicode(name: &str, value: OsString) -> Result<String, Trouble> {
     value.into_string().map_err(|_| Trouble::usage(format!("`{name}` is not valid UTF-8")))
 }
 
-/// Runs `work` with a locker for `place`, and lets go of it afterwards.
-pub(crate) fn with_locker<T>(
+/// Looks at the locks with `work`, and lets go of the locker afterwards.
+pub(crate) fn look_at<T>(
     flags: &Everywhere,
     talk: &mut Talk,
     work: impl AsyncFnOnce(&Locker) -> Result<T, tenure::Error>,
 ) -> Result<T, Trouble> {
     let place = Place::find(flags)?;
     runtime()?.block_on(async {
-        let locker = place.connect(talk).await?;
+        place.introduce(talk);
+        let locker = place.look().await?;
         work(&locker).await.map_err(|error| place.trouble(&error))
     })
 }
@@ -156,9 +222,10 @@ pub(crate) fn with_locker<T>(
 /// One thread is all we need, and the child must be started by the main one: it is killed when the
 /// *thread* that started it ends.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Trouble> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Trouble::new(crate::status::Outcome::Unreachable, format!("cannot start: {error}"))
-    })
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Trouble::new(Outcome::Unreachable, format!("cannot start: {error}")))
 }
 
 #[cfg(test)]
@@ -189,6 +256,76 @@ mod tests {
         let redis = Some(("redis://b".into(), Source::Variable(REDIS_URL)));
         assert_eq!(named(&flags(None), &env[1..]), redis);
         assert_eq!(named(&flags(None), &[(URL, "")]), None);
+    }
+
+    fn refused(flags: &Everywhere, env: &[(&str, &str)]) -> String {
+        let look = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
+        let place = Place::named(flags, look).map(Option::unwrap);
+        let opened = place.and_then(|place| runtime()?.block_on(place.open()));
+        opened.unwrap_err().chain
+    }
+
+    /// Whoever did not type the URL is told where it came from.
+    #[test]
+    fn errors_name_the_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("url");
+        let shown = path.to_str().unwrap();
+        let file = Everywhere { url_file: Some(path.clone()), ..flags(None) };
+        let unknown =
+            "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR` or `redis://HOST`";
+        let zookeeper = "zookeeper://:s3cret@h";
+        fs::write(&path, zookeeper).unwrap();
+        assert_eq!(refused(&flags(Some(zookeeper)), &[]), unknown);
+        assert_eq!(
+            refused(&flags(None), &[(REDIS_URL, zookeeper)]),
+            format!("REDIS_URL: {unknown}")
+        );
+        assert_eq!(refused(&flags(None), &[(URL, zookeeper)]), format!("TENURE_URL: {unknown}"));
+        assert_eq!(
+            refused(&flags(None), &[(URL_FILE, shown)]),
+            format!("TENURE_URL_FILE: {unknown}")
+        );
+        assert_eq!(refused(&file, &[]), format!("--url-file `{shown}`: {unknown}"));
+        fs::write(&path, "\n").unwrap();
+        assert_eq!(refused(&file, &[]), format!("--url-file `{shown}`: the URL is empty"));
+        assert_eq!(
+            refused(&flags(None), &[(URL_FILE, "/no/such")]),
+            "TENURE_URL_FILE: cannot read the URL from `/no/such`: No such file or directory \
+             (os error 2)"
+        );
+    }
+
+    /// A look creates no directory. The one that nobody chose is taken for empty.
+    #[test]
+    fn looks_create_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks");
+        for slashes in ["", "//"] {
+            let chosen = place(&format!("file:{slashes}{}", path.display()));
+            let default = Place { source: Source::Nobody, ..chosen.clone() };
+            runtime().unwrap().block_on(async {
+                let trouble = chosen.look().await.unwrap_err();
+                assert_eq!(trouble.outcome, Outcome::Unreachable);
+                let text = format!("lock directory `{}` does not exist", path.display());
+                assert_eq!(trouble.chain, text);
+                let locker = default.look().await.unwrap();
+                assert!(locker.list("*").await.unwrap().is_empty());
+                assert!(locker.inspect("k").await.unwrap().is_none());
+            });
+        }
+        assert!(!path.exists());
+    }
+
+    /// A hint leads to the same place, and shows no password on the way.
+    #[test]
+    fn options_lead_here() {
+        assert_eq!(place("file:/var/lock").option().unwrap(), "-u file:/var/lock");
+        assert_eq!(place("file:/a b").option().unwrap(), "-u 'file:/a b'");
+        assert_eq!(place("redis://:s3cret@h").option().unwrap(), "-u …");
+        let file = Place { source: Source::File("a b".into()), ..place("redis://:s3cret@h") };
+        assert_eq!(file.option().unwrap(), "--url-file 'a b'");
+        assert_eq!(Place { source: Source::Variable(URL), ..place("file:x") }.option(), None);
     }
 
     /// A password is never shown, wherever it stands.

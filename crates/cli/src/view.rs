@@ -114,6 +114,13 @@ pub(crate) fn mode(mode: Mode) -> String {
     }
 }
 
+/// The same for people, who want to know first that nobody holds a lock that is only kept closed.
+pub(crate) fn state<'a>(lock: &LockInfo, holders: impl IntoIterator<Item = &'a Holding>) -> String {
+    let mut holders = holders.into_iter().peekable();
+    let closed = holders.peek().is_some() && holders.all(|holding| holding.holder.closing);
+    if closed { "closed".into() } else { mode(lock.mode) }
+}
+
 /// A value as one line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> String {
     // Our values have string keys and no failing parts: there is nothing that could go wrong.
@@ -148,6 +155,14 @@ pub(crate) mod samples {
         let queue =
             vec![Waiting::new(holder("ann", 99), ago(12)), Waiting::new(Holder::unknown(), None)];
         LockInfo::exclusive(Key::new(key).unwrap(), vec![holding], Some(queue))
+    }
+
+    /// Released, and kept closed for another 21s.
+    pub(crate) fn closed(key: &str) -> LockInfo {
+        let mut lock = busy(key);
+        lock.holders[0].holder.closing = true;
+        lock.waiters = Some(vec![]);
+        lock
     }
 
     /// Held by somebody of whom nothing is known.

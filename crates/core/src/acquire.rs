@@ -59,45 +59,40 @@ pub(crate) async fn try_lock(engine: &Arc<Engine>, ask: &Arc<Ask>) -> Result<Opt
 async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> Result<Hold, Error> {
     engine.start(&ask.key)?;
     loop {
-        let turn = match engine.gates.enter(engine, ask, Patience::Queue)? {
-            Entry::Hold(hold) if is_fresh(ask, &hold) => return Ok(hold),
-            Entry::Hold(hold) => {
-                let fresh = Box::pin(freshen_within(bounds, engine, ask, hold)).await?;
-                return fresh.ok_or_else(|| gone(ask));
-            }
-            Entry::Lead(lead) => Turn::Lead(lead),
-            Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
-            Entry::Stale(lease) => {
-                engine.deal_with_loss(&lease);
-                continue;
-            }
-            Entry::Wait(mut ticket) => {
-                let _waiting = bounds.begin_waiting(engine);
-                // A shutdown tells those in the queue itself.
-                let told = bounds.within(ticket.turn(), None).await;
-                told.map_err(|end| bounds.error(ask, end, engine.gates.holder(&ask.key)))?
-            }
-        };
-        let hold = match turn {
-            Turn::Lead(lead) => {
-                let hold = Box::pin(ask_server(lead, engine, ask, bounds)).await?;
-                // Just granted, all of its ttl is there.
-                if !ask.is_renewed() && hold.is_valid() {
-                    return Ok(hold);
-                }
-                hold
-            }
+        let hold = match next_turn(engine, ask, bounds).await? {
             Turn::Hold(hold) => hold,
+            Turn::Lead(lead) => Box::pin(ask_server(lead, engine, ask, bounds)).await?,
             Turn::Refused(error) => return Err(error),
         };
-        // A lease that was lost on its way here was never ours: ask again.
         if is_fresh(ask, &hold) {
             return Ok(hold);
         }
+        // A lease that was lost on its way here was never ours: ask again.
         if let Some(hold) = Box::pin(freshen_within(bounds, engine, ask, hold)).await? {
             return Ok(hold);
         }
     }
+}
+
+/// Enters the gate, and waits there if need be.
+async fn next_turn(
+    engine: &Arc<Engine>,
+    ask: &Arc<Ask>,
+    bounds: &mut Bounds,
+) -> Result<Turn, Error> {
+    let mut ticket = loop {
+        match engine.gates.enter(engine, ask, Patience::Queue)? {
+            Entry::Hold(hold) => return Ok(Turn::Hold(hold)),
+            Entry::Lead(lead) => return Ok(Turn::Lead(lead)),
+            Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
+            Entry::Stale(lease) => engine.deal_with_loss(&lease),
+            Entry::Wait(ticket) => break ticket,
+        }
+    };
+    let _waiting = bounds.begin_waiting(engine);
+    // No need to look for a shutdown: it tells those in the queue itself.
+    let told = bounds.within(ticket.turn(), None).await;
+    told.map_err(|end| bounds.error(ask, end, engine.gates.holder(&ask.key)))
 }
 
 /// Asks the server on behalf of the gate, and waits.
@@ -271,10 +266,11 @@ async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
     }
 }
 
-/// A holder that renews needs half its ttl; one that does not was promised all of it.
+/// A holder that renews needs half its ttl. One that does not has a lease of its own, not handed over
+/// by anybody, and takes what the server gave.
 fn least_left(ask: &Ask, hold: &Hold) -> Duration {
     match ask.options.renew {
-        Renew::Off if hold.depth == 1 => ask.options.ttl,
+        Renew::Off => Duration::ZERO,
         _ => hold.lease.ttl() / 2,
     }
 }

@@ -273,7 +273,7 @@ pub enum Release {
 pub enum Loss {
     /// Its time ran out before a renewal was confirmed.
     Expired,
-    /// The server no longer knows it, or knows another holder.
+    /// The engine no longer knows it, or knows another holder.
     Gone,
     /// An operator took it away; who, and why.
     Forced(String),
@@ -289,7 +289,7 @@ impl std::fmt::Display for Loss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Loss::Expired => f.write_str("no renewal was confirmed in time"),
-            Loss::Gone => f.write_str("the server no longer knows it as ours"),
+            Loss::Gone => f.write_str("the engine no longer knows it as ours"),
             Loss::Forced(by) => write!(f, "released by force: {by}"),
             Loss::MaxHold => f.write_str("held for as long as allowed"),
             Loss::Session => f.write_str("the session with the server ended"),

@@ -1,7 +1,9 @@
 //! The same without a runtime: `lock`, `try_lock` and `release` for threads.
 //!
 //! Calls wait on the calling thread; timers and connections live on the engine's own. Inside an
-//! async runtime they would block it, so there they err.
+//! async runtime they would block it, so there they err. Re-entry is by
+//! [`owner(..)`](Lock::owner), since a thread has no task-local scope; what is not here (`run`,
+//! `inspect`, `shutdown`) is on the [`Locker`](crate::Locker) beneath: [`Locker::inner`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +21,13 @@ use crate::request::{Request, setters, waiting_setters};
 /// A [`Locker`](crate::Locker) for threads.
 ///
 /// ```
-/// use tenure_core::{Locker, Memory, blocking};
+/// use tenure::{Locker, Memory, blocking};
 ///
 /// let locker = blocking::Locker::new(Locker::new(Memory::space("threads")));
 /// let guard = locker.lock("order:42").acquire()?;
 /// assert!(locker.try_lock("order:42").acquire()?.is_none());
 /// guard.release()?;
-/// # Ok::<(), tenure_core::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Locker {
@@ -36,6 +38,11 @@ impl Locker {
     /// The blocking twin of `locker`; the two share everything.
     pub fn new(locker: crate::Locker) -> Self {
         Locker { inner: locker }
+    }
+
+    /// The async locker that this one shares everything with.
+    pub fn inner(&self) -> &crate::Locker {
+        &self.inner
     }
 
     /// Asks for `key`: set options on what this returns, then [`acquire`](Lock::acquire).
@@ -61,7 +68,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// Those of [`tenure_core::Lock`](crate::Lock), and [`is_invalid`](Error::is_invalid) inside an async runtime.
+    /// Those of [`tenure::Lock`](crate::Lock), and [`is_invalid`](Error::is_invalid) inside an async runtime.
     pub fn acquire(self) -> Result<Guard, Error> {
         let handle = self.0.handle("lock")?;
         let inner = handle.block_on(self.0.lock())?;
@@ -80,7 +87,7 @@ impl TryLock {
     ///
     /// # Errors
     ///
-    /// Those of [`tenure_core::TryLock`](crate::TryLock), and [`is_invalid`](Error::is_invalid) inside an async runtime.
+    /// Those of [`tenure::TryLock`](crate::TryLock), and [`is_invalid`](Error::is_invalid) inside an async runtime.
     pub fn acquire(self) -> Result<Option<Guard>, Error> {
         let handle = self.0.handle("try_lock")?;
         let inner = handle.block_on(self.0.try_lock())?;
@@ -141,7 +148,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// Those of [`tenure_core::Guard::release`](crate::Guard::release). Inside an async runtime
+    /// Those of [`tenure::Guard::release`](crate::Guard::release). Inside an async runtime
     /// [`is_invalid`](Error::is_invalid); the lock is then released in the background.
     pub fn release(self) -> Result<Released, Error> {
         refuse_inside_runtime("release")?;

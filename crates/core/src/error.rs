@@ -16,15 +16,15 @@ use crate::key::Key;
 /// ```
 /// # tokio_test(async {
 /// use std::time::Duration;
-/// use tenure_core::{Locker, Memory};
+/// use tenure::{Locker, Memory};
 ///
 /// let locker = Locker::new(Memory::space("errors"));
 /// let _guard = locker.lock("order:42").await?;
 /// let error = locker.lock("order:42").wait(Duration::ZERO).await.unwrap_err();
 /// assert!(error.is_busy());
 /// assert_eq!(error.key().map(|key| key.as_str()), Some("order:42"));
-/// # Ok::<(), tenure_core::Error>(()) });
-/// # fn tokio_test<T>(f: impl Future<Output = Result<T, tenure_core::Error>>) {
+/// # Ok::<(), tenure::Error>(()) });
+/// # fn tokio_test<T>(f: impl Future<Output = Result<T, tenure::Error>>) {
 /// #     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(f).unwrap();
 /// # }
 /// ```
@@ -175,7 +175,15 @@ impl Error {
     }
 
     fn fault_is(&self, kind: FaultKind) -> bool {
-        matches!(&*self.0, Why::Backend { fault, .. } if fault.kind() == kind)
+        self.fault().is_some_and(|fault| fault.kind() == kind)
+    }
+
+    /// What the engine itself said, where it was the engine.
+    pub fn fault(&self) -> Option<&Fault> {
+        match &*self.0 {
+            Why::Backend { fault, .. } => Some(fault),
+            _ => None,
+        }
     }
 
     /// The lock it is about.
@@ -287,22 +295,23 @@ impl fmt::Display for Error {
                 )
             }
             Why::Invalid { message } => f.write_str(message),
-            Why::Backend { key, fault } => write_fault(f, key.as_ref(), fault.kind()),
+            Why::Backend { key, fault } => write_fault(f, key.as_ref(), fault),
         }
     }
 }
 
-fn write_fault(f: &mut fmt::Formatter<'_>, key: Option<&Key>, kind: FaultKind) -> fmt::Result {
+fn write_fault(f: &mut fmt::Formatter<'_>, key: Option<&Key>, fault: &Fault) -> fmt::Result {
     if let Some(key) = key {
         write!(f, "lock `{key}`: ")?;
     }
-    f.write_str(match kind {
-        FaultKind::Unavailable => "backend unavailable",
-        FaultKind::Unknown => "no answer from the backend, it may have been done",
-        FaultKind::Refused => "refused by the backend",
-        FaultKind::Invalid => "not valid for this backend",
-        FaultKind::Unsupported => "not supported by this backend",
-    })
+    let what = match fault.kind() {
+        FaultKind::Unavailable => "engine unavailable",
+        FaultKind::Unknown => "no answer from the engine, it may have been done",
+        FaultKind::Refused => "refused by the engine",
+        FaultKind::Invalid => "not valid for this engine",
+        FaultKind::Unsupported => "not supported by this engine",
+    };
+    write!(f, "{what}: {fault}")
 }
 
 impl fmt::Display for Waited {
@@ -319,7 +328,8 @@ impl fmt::Display for Waited {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
-            Why::Backend { fault, .. } => Some(fault),
+            // The fault's own words are in our message.
+            Why::Backend { fault, .. } => fault.source(),
             _ => None,
         }
     }
@@ -378,7 +388,7 @@ mod tests {
             ),
             (
                 Error::lost(&key(), Loss::Gone),
-                "lock `order:42` was lost: the server no longer knows it as ours",
+                "lock `order:42` was lost: the engine no longer knows it as ours",
             ),
             (
                 Error::lost(&key(), Loss::Forced("ann: stuck".into())),
@@ -401,14 +411,26 @@ mod tests {
                 "lock `order:42` not acquired: the grant took 12.0ms, too long for a ttl of 10ms",
             ),
             (Error::forked(&key()), "lock `order:42` belongs to the process that forked this one"),
-            (fault(FaultKind::Unavailable), "lock `order:42`: backend unavailable"),
+            (
+                fault(FaultKind::Unavailable),
+                "lock `order:42`: engine unavailable: connection refused",
+            ),
             (
                 fault(FaultKind::Unknown),
-                "lock `order:42`: no answer from the backend, it may have been done",
+                "lock `order:42`: no answer from the engine, it may have been done: connection refused",
             ),
-            (fault(FaultKind::Refused), "lock `order:42`: refused by the backend"),
-            (fault(FaultKind::Invalid), "lock `order:42`: not valid for this backend"),
-            (fault(FaultKind::Unsupported), "lock `order:42`: not supported by this backend"),
+            (
+                fault(FaultKind::Refused),
+                "lock `order:42`: refused by the engine: connection refused",
+            ),
+            (
+                fault(FaultKind::Invalid),
+                "lock `order:42`: not valid for this engine: connection refused",
+            ),
+            (
+                fault(FaultKind::Unsupported),
+                "lock `order:42`: not supported by this engine: connection refused",
+            ),
             (
                 Error::blocking_inside_runtime("lock"),
                 "`lock` would block the async runtime it was called in; use `tenure::Locker` there",
@@ -421,11 +443,10 @@ mod tests {
 
     /// A message never repeats its source, and the source is there.
     #[test]
-    fn faults_are_sources() {
-        let fault = Fault::new(FaultKind::Unavailable, "connection refused");
-        let error = Error::backend(None, fault);
-        assert_eq!(error.to_string(), "backend unavailable");
-        let source = std::error::Error::source(&error).unwrap();
-        assert_eq!(source.to_string(), "connection refused");
+    fn causes_are_sources() {
+        let fault = Fault::new(FaultKind::Refused, "cannot write `a.json`");
+        let error = Error::backend(None, fault.caused_by(std::io::Error::other("disk full")));
+        assert_eq!(error.to_string(), "refused by the engine: cannot write `a.json`");
+        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "disk full");
     }
 }

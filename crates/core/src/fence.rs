@@ -95,7 +95,7 @@ pub fn next_server_fence(last: u64, now: UnixMillis) -> Option<u64> {
 /// `UPDATE t SET …, fence = $1 WHERE id = $2 AND fence <= $1`.
 ///
 /// ```
-/// use tenure_core::{Fence, FenceCheck};
+/// use tenure::{Fence, FenceCheck};
 ///
 /// let check = FenceCheck::new();
 /// let (older, newer) = (Fence::from_raw(7), Fence::from_raw(8));

@@ -4,7 +4,7 @@
 /// Whether `name` matches `pattern`, as a whole.
 ///
 /// ```
-/// use tenure_core::glob::matches;
+/// use tenure::glob::matches;
 ///
 /// assert!(matches("order:*", "order:42"));
 /// assert!(matches(r"price\*", "price*") && !matches(r"price\*", "prices"));

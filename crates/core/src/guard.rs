@@ -34,57 +34,54 @@ pub enum Released {
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory, Released};
+/// use tenure::{Locker, Memory, Released};
 ///
 /// let locker = Locker::new(Memory::space("guards"));
 /// let guard = locker.lock("order:42").await?;
 /// assert!(guard.is_held());
 /// println!("write with fence {}", guard.fence());
 /// assert_eq!(guard.release().await?, Released::Freed);
-/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "if unused, the lock is released at once"]
 pub struct Guard {
-    /// `None` only while it is being taken apart.
-    hold: Option<Hold>,
-    held: Held,
+    hold: Hold,
 }
 
 impl Guard {
     pub(crate) fn new(hold: Hold) -> Self {
-        let held = Held { lease: hold.lease.clone(), serial: hold.serial, fence: hold.fence };
-        Guard { hold: Some(hold), held }
+        Guard { hold }
     }
 
     /// What is locked.
     pub fn key(&self) -> &Key {
-        self.held.key()
+        self.hold.lease.claim().key()
     }
 
     /// The number of this grant, higher than that of every grant of this key before.
     pub fn fence(&self) -> Fence {
-        self.held.fence
+        self.hold.fence
     }
 
     /// How many times the owner held the lock when it got this guard, this one included.
     pub fn depth(&self) -> u32 {
-        self.hold.as_ref().map_or(0, |hold| hold.depth)
+        self.hold.depth
     }
 
     /// Whether the lock may be relied on. Asks the clock, not the server.
     pub fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.hold.is_valid()
     }
 
     /// How much of the lease is left; decades where it has no end of its own.
     pub fn remaining(&self) -> Duration {
-        self.held.remaining()
+        self.hold.lease.remaining()
     }
 
     /// Until when the lock may be relied on, if it is not renewed.
     pub fn valid_until(&self) -> Time {
-        self.held.lease.valid_until()
+        self.hold.lease.valid_until()
     }
 
     /// Waits until the lock is lost, and says why. Needs nobody else to be awake: it has its own
@@ -94,12 +91,12 @@ impl Guard {
     ///
     /// Dropping the future does nothing.
     pub async fn lost(&self) -> Loss {
-        self.held.ended().await.unwrap_or(Loss::Gone)
+        self.held().ended().await.unwrap_or(Loss::Gone)
     }
 
     /// Waits until less than `before` of the lease is left: a warning *before* the loss.
     pub async fn endangered(&self, before: Duration) {
-        self.held.lease.wait_endangered(before).await;
+        self.hold.lease.wait_endangered(before).await;
     }
 
     /// Renews the lease now.
@@ -109,15 +106,15 @@ impl Guard {
     /// [`is_lost`](Error::is_lost) if it is not ours any more, or what kept the engine from answering;
     /// then the lock is held as long as the clock says.
     pub async fn renew(&self) -> Result<(), Error> {
-        let Some(hold) = self.hold.as_ref().filter(|hold| hold.is_valid()) else {
-            return Err(self.held.lost_error());
-        };
-        hold.engine.renew_now(&hold.lease).await
+        if !self.is_held() {
+            return Err(self.hold.lost_error());
+        }
+        self.hold.engine.renew_now(&self.hold.lease).await
     }
 
     /// The same view without the right to release, for whoever works under the lock.
     pub fn held(&self) -> Held {
-        self.held.clone()
+        self.hold.view()
     }
 
     /// Gives the lock back.
@@ -131,20 +128,15 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest to the background.
-    pub async fn release(mut self) -> Result<Released, Error> {
-        match self.hold.take() {
-            Some(hold) => release(hold).await,
-            None => Err(self.held.lost_error()),
-        }
+    pub async fn release(self) -> Result<Released, Error> {
+        release(self.hold).await
     }
 
     /// Lets go of the guard without ending the hold: the `Locker` goes on renewing it until
     /// [`Locker::release`](crate::Locker::release) is called with its key.
-    pub fn detach(mut self) -> Detached {
-        if let Some(hold) = &self.hold {
-            hold.engine.gates.detach(hold);
-        }
-        Detached { hold: self.hold.take(), held: self.held.clone() }
+    pub fn detach(self) -> Detached {
+        self.hold.engine.gates.detach(&self.hold);
+        Detached { hold: self.hold.disarmed() }
     }
 }
 
@@ -213,6 +205,12 @@ fn told(key: &Key, answer: Release) -> Result<Released, Error> {
     }
 }
 
+impl Hold {
+    fn view(&self) -> Held {
+        Held { lease: self.lease.clone(), serial: self.serial, fence: self.fence }
+    }
+}
+
 /// A view of a held lock, for whoever works under it. Cheap to clone; cannot release.
 #[derive(Clone, Debug)]
 pub struct Held {
@@ -261,31 +259,24 @@ impl Held {
     fn is_ours(&self) -> bool {
         self.lease.holder() == self.serial
     }
-
-    fn lost_error(&self) -> Error {
-        match self.lease.ended() {
-            Some(Ended::Lost(loss)) => Error::lost(self.key(), loss),
-            _ => Error::lost(self.key(), Loss::Gone),
-        }
-    }
 }
 
 /// A lock that outlives its guard: renewed by its `Locker`, released by key.
 #[derive(Debug)]
 pub struct Detached {
-    hold: Option<Hold>,
-    held: Held,
+    /// Only to know it by: it has been left to the `Locker`.
+    hold: Hold,
 }
 
 impl Detached {
     /// What is locked.
     pub fn key(&self) -> &Key {
-        self.held.key()
+        self.hold.lease.claim().key()
     }
 
     /// The number of this grant.
     pub fn fence(&self) -> Fence {
-        self.held.fence
+        self.hold.fence
     }
 
     /// Writes the lease down for [`Locker::adopt`](crate::Locker::adopt) in another process. This process
@@ -297,37 +288,16 @@ impl Detached {
     /// [`is_unsupported`](Error::is_unsupported) where a lock ends with its process,
     /// [`is_lost`](Error::is_lost) if it is lost already, [`is_invalid`](Error::is_invalid) if the owner
     /// holds it more than once. In each case it stays as it is.
-    pub async fn write_down(mut self) -> Result<WrittenLease, Error> {
-        let hold = self.hold.as_ref().ok_or_else(|| self.held.lost_error())?;
-        hold.engine.must_be_adoptable(self.key())?;
-        if !hold.is_valid() {
-            return Err(self.held.lost_error());
-        }
-        let let_go = hold.engine.backend.let_go(&hold.lease).await;
+    pub async fn write_down(self) -> Result<WrittenLease, Error> {
+        let Hold { engine, lease, fence, .. } = &self.hold;
+        engine.must_be_adoptable(self.key())?;
+        engine.gates.may_carry_away(&self.hold)?;
+        let let_go = engine.backend.let_go(lease).await;
         let_go.map_err(|fault| Error::backend(Some(self.key()), fault))?;
-        let gate = hold.engine.gates.carry_away(hold)?;
-        hold.engine.schedule.remove(&hold.lease);
-        drop(gate);
-        let (claim, ttl) = (hold.lease.claim(), hold.lease.ttl());
-        let written = WrittenLease {
-            key: claim.key().to_string(),
-            token: claim.token(),
-            fence: self.held.fence,
-            ttl,
-        };
-        if let Some(hold) = self.hold.take() {
-            hold.forget();
-        }
-        Ok(written)
-    }
-}
-
-impl Drop for Detached {
-    fn drop(&mut self) {
-        // The hold stays with the `Locker`.
-        if let Some(hold) = self.hold.take() {
-            hold.forget();
-        }
+        drop(engine.gates.carry_away(&self.hold)?);
+        engine.schedule.remove(lease);
+        let (key, token) = (self.key().to_string(), lease.claim().token());
+        Ok(WrittenLease { key, token, fence: *fence, ttl: lease.ttl() })
     }
 }
 
@@ -337,7 +307,7 @@ impl Drop for Detached {
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory, WrittenLease};
+/// use tenure::{Locker, Memory, WrittenLease};
 ///
 /// let (here, there) = (Locker::new(Memory::space("w")), Locker::new(Memory::space("w")));
 /// let paper = here.lock("order:42").await?.detach().write_down().await?.to_string();
@@ -345,7 +315,7 @@ impl Drop for Detached {
 /// let written: WrittenLease = paper.parse()?;
 /// let guard = there.adopt(&written).await?;
 /// assert!(guard.is_held());
-/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,12 +14,12 @@ pub const KEY_MAX: usize = 512;
 /// literally: braces, spaces, `*`, emoji. A good name reads `module:resource:id`.
 ///
 /// ```
-/// use tenure_core::Key;
+/// use tenure::Key;
 ///
 /// assert_eq!(Key::new("order:42")?.as_str(), "order:42");
 /// let refused = Key::new("line\nbreak").unwrap_err();
 /// assert_eq!(refused.to_string(), r"invalid key `line\nbreak`: it contains the control character `\n`");
-/// # Ok::<(), tenure_core::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);

@@ -30,7 +30,7 @@ pub mod time;
 mod error;
 mod observe;
 
-pub use backend::Backend;
+pub use backend::{Backend, Capabilities, Holding, LockInfo, Loss, Release, Waiting};
 pub use claim::{Claim, Client, Holder, Mode, Sight, Terms, Token};
 pub use error::Error;
 pub use fence::{Fence, FenceCheck, StaleFence};

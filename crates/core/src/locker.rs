@@ -27,13 +27,13 @@ const SHUTDOWN_LEAST: Duration = Duration::from_secs(2);
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory};
+/// use tenure::{Locker, Memory};
 ///
 /// let locker = Locker::new(Memory::space("lockers"));
 /// let guard = locker.lock("order:42").await?; // waits its turn
 /// let Some(other) = locker.try_lock("order:43").await? else { return Ok(()) };
 /// # drop((guard, other));
-/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -256,10 +256,10 @@ impl Locker {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_core::{Locker, Memory};
+/// use tenure::{Locker, Memory};
 ///
 /// let locker = Locker::builder(Memory::space("")).ttl(Duration::from_secs(10)).build()?;
-/// # Ok::<(), tenure_core::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[must_use = "a builder does nothing until it is built"]
 pub struct LockerBuilder {

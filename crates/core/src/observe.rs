@@ -24,7 +24,7 @@ const MARGIN_SHORT: u32 = 3;
 #[derive(Default)]
 pub(crate) struct Observe {
     totals: OnceLock<Totals>,
-    unnamed: OnceLock<Arc<Series>>,
+    unnamed: OnceLock<Series>,
     named: Mutex<HashMap<Arc<str>, Arc<Series>>>,
 }
 
@@ -61,15 +61,23 @@ impl Totals {
 }
 
 impl Series {
-    fn new(name: &Arc<str>) -> Arc<Self> {
+    fn new(name: &str) -> Self {
         let acquire = |outcome| metrics::histogram!("tenure_lock_acquire_duration_seconds", "name" => name.to_string(), "outcome" => outcome);
-        Arc::new(Series {
+        Series {
             acquired: acquire("acquired"),
             busy: acquire("busy"),
             timeout: acquire("timeout"),
             error: acquire("error"),
             held: metrics::histogram!("tenure_lock_hold_duration_seconds", "name" => name.to_string()),
-        })
+        }
+    }
+
+    fn not_acquired(&self, result: &str) -> &Histogram {
+        match result {
+            "timeout" => &self.timeout,
+            "busy" => &self.busy,
+            _ => &self.error,
+        }
     }
 }
 
@@ -78,12 +86,16 @@ impl Observe {
         self.totals.get_or_init(Totals::new)
     }
 
-    fn series(&self, name: Option<&Arc<str>>) -> Arc<Series> {
-        let Some(name) = name else {
-            return self.unnamed.get_or_init(|| Series::new(&Arc::from(UNNAMED))).clone();
+    /// Records with the handles of the ask's name.
+    fn record(&self, ask: &Ask, record: impl FnOnce(&Series)) {
+        let Some(name) = &ask.name else {
+            return record(self.unnamed.get_or_init(|| Series::new(UNNAMED)));
         };
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        named.entry(name.clone()).or_insert_with(|| Series::new(name)).clone()
+        let series =
+            named.entry(name.clone()).or_insert_with(|| Arc::new(Series::new(name))).clone();
+        drop(named);
+        record(&series);
     }
 
     /// A lock was granted after `waited`.
@@ -94,25 +106,24 @@ impl Observe {
         } else {
             tracing::debug!(component = "tenure", key = %ask.key, owner = owner(ask), label = label(ask), result = "acquired", ?waited, fence, "lock acquired");
         }
-        self.series(ask.name.as_ref()).acquired.record(waited);
+        self.record(ask, |series| series.acquired.record(waited));
     }
 
     /// `try_lock` found it held.
     pub(crate) fn busy(&self, ask: &Ask, waited: Duration) {
         tracing::debug!(component = "tenure", key = %ask.key, owner = owner(ask), result = "busy", ?waited, "lock busy");
-        self.series(ask.name.as_ref()).busy.record(waited);
+        self.record(ask, |series| series.busy.record(waited));
         self.contended();
     }
 
     /// A lock was not granted.
     pub(crate) fn not_acquired(&self, ask: &Ask, error: &Error, waited: Duration) {
-        let series = self.series(ask.name.as_ref());
-        let (result, duration) = match error {
-            error if error.is_timeout() => ("timeout", &series.timeout),
-            error if error.is_busy() => ("busy", &series.busy),
-            _ => ("error", &series.error),
+        let result = match error {
+            error if error.is_timeout() => "timeout",
+            error if error.is_busy() => "busy",
+            _ => "error",
         };
-        duration.record(waited);
+        self.record(ask, |series| series.not_acquired(result).record(waited));
         tracing::debug!(component = "tenure", key = %ask.key, owner = owner(ask), result, ?waited, %error, "lock not acquired");
     }
 
@@ -138,7 +149,7 @@ impl Observe {
 
     /// A holder is done, whatever its release comes to. Re-entries are not counted.
     pub(crate) fn held(&self, ask: &Ask, held: Duration) {
-        self.series(ask.name.as_ref()).held.record(held);
+        self.record(ask, |series| series.held.record(held));
     }
 
     /// A lease was handed to the next task.

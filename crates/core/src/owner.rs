@@ -20,9 +20,9 @@ tokio::task_local! {
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory, Owner};
+/// use tenure::{Locker, Memory, Owner};
 ///
-/// async fn outer(locker: &Locker) -> Result<u32, tenure_core::Error> {
+/// async fn outer(locker: &Locker) -> Result<u32, tenure::Error> {
 ///     let _outer = locker.lock("order:42").await?;
 ///     let inner = locker.lock("order:42").await?; // the same owner: no dead-lock
 ///     Ok(inner.depth())

@@ -132,10 +132,13 @@ pub(crate) async fn supervise(
         match tokio::spawn(run(engine.clone(), stop.clone(), listener)).await {
             Ok(()) => return,
             Err(panic) => {
-                tracing::error!(component = "tenure", %panic, "renewal panicked, restarting");
                 let Some(engine) = engine.upgrade() else { return };
                 listener = Listener::new(&engine);
                 engine.gates.leases().iter().for_each(|lease| engine.reschedule(lease));
+                // In a task of its own: it may have been the log that panicked.
+                tokio::spawn(async move {
+                    tracing::error!(component = "tenure", %panic, "renewal panicked, restarted");
+                });
             }
         }
     }

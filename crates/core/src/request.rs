@@ -196,7 +196,8 @@ macro_rules! waiting_setters {
                 self
             }
 
-            /// Do not queue: try this often, [`retry_interval`](Self::retry_interval) apart.
+            /// Do not queue: try this often, [`retry_interval`](Self::retry_interval) apart. A
+            /// [`wait`](Self::wait) bounds it too; whichever comes first ends it.
             pub fn attempts(mut self, most: u32) -> Self {
                 self.0.options.attempts = Some(most);
                 self
@@ -220,7 +221,7 @@ pub(crate) use waiting_setters;
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// use std::time::Duration;
-/// use tenure_core::{Locker, Memory};
+/// use tenure::{Locker, Memory};
 ///
 /// let locker = Locker::new(Memory::space("requests"));
 /// let guard = locker
@@ -230,7 +231,7 @@ pub(crate) use waiting_setters;
 ///     .label("trace-7f3a")
 ///     .await?;
 /// # drop(guard);
-/// # Ok::<(), tenure_core::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a request does nothing until it is awaited"]

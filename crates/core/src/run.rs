@@ -9,7 +9,8 @@ use crate::request::Lock;
 impl Lock {
     /// Runs `body` under the lock and gives it back on every way out.
     ///
-    /// Two results, as with `tokio::time::timeout`: the outer is ours, the inner the body's. If the
+    /// The body returns a `Result`; where it cannot fail, end it with `Ok::<_, Infallible>(value)`.
+    /// Two results come back, as with `tokio::time::timeout`: the outer is ours, the inner the body's. If the
     /// lock is lost, the body is dropped at its next await point and the outer result
     /// [is lost](Error::is_lost). The body's own error is never hidden by ours; a loss that is only
     /// found at the release, after the body succeeded, is reported.
@@ -24,7 +25,7 @@ impl Lock {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-    /// use tenure_core::{Fence, Locker, Memory};
+    /// use tenure::{Fence, Locker, Memory};
     ///
     /// async fn charge(fence: Fence) -> Result<&'static str, std::io::Error> {
     ///     Ok("receipt")

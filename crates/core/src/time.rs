@@ -76,7 +76,7 @@ pub fn valid_until(sent_at: Time, ttl: Duration) -> Time {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_core::time::Clock;
+/// use tenure::time::Clock;
 ///
 /// let clock = Clock::manual();
 /// let start = clock.now();

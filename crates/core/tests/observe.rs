@@ -28,7 +28,7 @@ async fn e4_e5_events_and_metrics() {
         r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 result="handed_over""#,
         r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 result=Freed"#,
         r#"DEBUG tenure_core::observe: lock renewed component="tenure" key=order:2 result="renewed""#,
-        r#"ERROR tenure_core::observe: lock lost: the server no longer knows it as ours component="tenure" key=order:2 result="lost" reason="gone""#,
+        r#"ERROR tenure_core::observe: lock lost: the engine no longer knows it as ours component="tenure" key=order:2 result="lost" reason="gone""#,
     ] {
         assert!(text.contains(line), "no line `{line}` in:\n{text}");
     }

@@ -7,7 +7,7 @@ use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
 /// | URL | engine |
 /// |---|---|
 /// | `memory:` | inside this process; `memory:NAME` is a space of its own |
-/// | `file:DIR` | across the processes of this machine, by the kernel's file locks |
+/// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
 /// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `valkey://` is the same, `redis+unix:///path` goes through a socket |
 ///
 /// # Errors

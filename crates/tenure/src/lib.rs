@@ -24,10 +24,13 @@
 //!
 //! # Where to look
 //!
-//! [`connect`] gives a [`Locker`]. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited
-//! for a [`Guard`]; [`Lock::run`] does something under the lock and drops it if the lock is lost.
+//! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
+//! on this machine. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
+//! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
 //! runtime, [`Memory`] about your tests, and [`backend`] about engines of your own.
+//!
+//! The runtime is tokio's, with timers enabled (`enable_time`, or any `#[tokio::main]`).
 //!
 //! # What a lock cannot promise
 //!
@@ -45,7 +48,7 @@ pub use connect::connect;
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
 
-/// The same without a runtime.
+/// The same for threads without an async runtime; inside one these calls err instead of blocking it.
 pub mod blocking {
     pub use crate::connect::connect_blocking as connect;
     pub use tenure_core::blocking::*;

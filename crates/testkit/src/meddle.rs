@@ -65,6 +65,35 @@ pub trait Meddler: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), Fault>> {
         inner.abandon(claim)
     }
+
+    /// Instead of [`Backend::let_go`].
+    fn let_go<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        lease: &'a Arc<Lease>,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        inner.let_go(lease)
+    }
+
+    /// Instead of [`Backend::heed`].
+    fn heed(&self, inner: &dyn Backend, lease: &Arc<Lease>) {
+        inner.heed(lease);
+    }
+
+    /// Instead of [`Backend::tend`].
+    fn tend<'a>(&'a self, inner: &'a dyn Backend) -> BoxFuture<'a, ()> {
+        inner.tend()
+    }
+
+    /// Instead of [`Backend::notices`].
+    fn notices(&self, inner: &dyn Backend) -> Notices {
+        inner.notices()
+    }
+
+    /// Instead of [`Backend::close`].
+    fn close<'a>(&'a self, inner: &'a dyn Backend) -> BoxFuture<'a, ()> {
+        inner.close()
+    }
 }
 
 /// Meddles with nothing.
@@ -140,19 +169,19 @@ impl<M: Meddler> Backend for Meddled<M> {
     }
 
     fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        self.inner.let_go(lease)
+        self.meddler.let_go(&*self.inner, lease)
     }
 
     fn tend(&self) -> BoxFuture<'_, ()> {
-        self.inner.tend()
+        self.meddler.tend(&*self.inner)
     }
 
     fn heed(&self, lease: &Arc<Lease>) {
-        self.inner.heed(lease);
+        self.meddler.heed(&*self.inner, lease);
     }
 
     fn notices(&self) -> Notices {
-        self.inner.notices()
+        self.meddler.notices(&*self.inner)
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
@@ -169,6 +198,6 @@ impl<M: Meddler> Backend for Meddled<M> {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
+        self.meddler.close(&*self.inner)
     }
 }

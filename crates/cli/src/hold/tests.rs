@@ -38,9 +38,22 @@ fn grace_is_cut_to_the_lease() {
     let endless = policy("tenure run k -- x", 3 * SECOND, false);
     assert_eq!(endless.grace, 5 * SECOND);
     let most = policy("tenure run --at-most 4s k -- x", 3 * SECOND, false);
-    assert_eq!(most.grace, 2 * SECOND);
+    assert_eq!(most.grace, Duration::from_millis(400));
     let tiny = policy("tenure run k -- x", Duration::from_millis(100), true);
     assert_eq!(tiny.reserve, Duration::from_millis(10));
+}
+
+/// Nobody who sets a limit loses more than a tenth of it to a grace that they did not ask for.
+#[test]
+fn grace_is_cut_to_the_limit() {
+    let default = policy("tenure run --at-most 10s k -- x", 30 * SECOND, false);
+    assert_eq!(default.warning(), Some(SECOND + RESERVE), "TERM comes after 8.9 s");
+    let long = policy("tenure run --at-most 5m k -- x", 30 * SECOND, false);
+    assert_eq!(long.grace, 5 * SECOND);
+    let asked = policy("tenure run --at-most 10s --grace 5s k -- x", 30 * SECOND, false);
+    assert_eq!(asked.grace, 5 * SECOND);
+    let greedy = policy("tenure run --at-most 10s --grace 8s k -- x", 30 * SECOND, false);
+    assert_eq!(greedy.grace, 5 * SECOND);
 }
 
 /// KILL comes after the grace, and always before the end of the lease.
@@ -86,7 +99,7 @@ impl Meddler for Silent {
 /// What a watched command came to, and how much of the lease was left then.
 struct Seen {
     end: End,
-    secure: bool,
+    loss: Option<Loss>,
     left: Duration,
     said: Receiver<String>,
 }
@@ -102,10 +115,10 @@ async fn watched(line: &str, script: &str, meddle: impl FnOnce(&Memory, &Silent)
     let (mut talk, said) = Talk::overheard();
     let (clock, since) = (locker.clock(), locker.clock().now());
     let policy = policy(line, SECOND, true);
-    let (guard, talk, fate) = (&guard, &mut talk, Fate::Secure);
-    let hold = Hold { guard, clock, since, policy, child, terminal: None, talk, fate };
-    let (end, secure) = hold.until_the_end(&mut Signals::none()).await;
-    Seen { end, secure, left: guard.remaining(), said }
+    let (guard, talk, fate, loss) = (&guard, &mut talk, Fate::Secure, None);
+    let hold = Hold { guard, clock, since, policy, child, terminal: None, talk, fate, loss };
+    let (end, loss) = hold.until_the_end(&mut Signals::none()).await;
+    Seen { end, loss, left: guard.remaining(), said }
 }
 
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.01; done";
@@ -115,7 +128,7 @@ const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.01; done";
 async fn t69_silence_kills_before_the_lease_ends() {
     let mute = |_: &Memory, silent: &Silent| silent.0.store(true, Ordering::Relaxed);
     let seen = watched("tenure run --grace 300ms k -- x", STUBBORN, mute).await;
-    assert_eq!((seen.end, seen.secure), (End::Signalled(9), false));
+    assert_eq!((seen.end, seen.loss), (End::Signalled(9), Some(Loss::Expired)));
     assert!(!seen.left.is_zero(), "killed too late");
     let line = seen.said.try_recv().unwrap();
     let (start, rest) = line.split_once("sent TERM to ").unwrap();
@@ -127,7 +140,7 @@ async fn t69_silence_kills_before_the_lease_ends() {
 #[tokio::test]
 async fn t69_renewals_keep_the_command_alive() {
     let seen = watched("tenure run --grace 300ms k -- x", "sleep 1.5; exit 3", |_, _| ()).await;
-    assert_eq!((seen.end, seen.secure), (End::Exited(3), true));
+    assert_eq!((seen.end, seen.loss), (End::Exited(3), None));
     assert!(seen.said.try_recv().is_err(), "nothing is said");
 }
 
@@ -136,7 +149,7 @@ async fn t69_renewals_keep_the_command_alive() {
 async fn t69_a_revoked_lock_kills_at_once() {
     let revoke = |memory: &Memory, _: &Silent| assert!(memory.revoke("k").unwrap());
     let seen = watched("tenure run k -- x", STUBBORN, revoke).await;
-    assert_eq!((seen.end, seen.secure), (End::Signalled(9), false));
+    assert_eq!((seen.end, seen.loss), (End::Signalled(9), Some(Loss::Gone)));
     let line = seen.said.try_recv().unwrap();
     assert!(line.starts_with("tenure: losing k: "), "{line}");
     assert!(line.contains("; sent KILL to "), "{line}");

@@ -2,6 +2,8 @@
 //! state with a deadline.
 
 use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +31,14 @@ pub(crate) struct Done {
 
 impl Space {
     pub(crate) fn new() -> Self {
+        let space = Space::untouched();
+        // As the tool makes it, for looks do not: they may come before the first run.
+        DirBuilder::new().mode(0o700).create(space.path("locks")).unwrap();
+        space
+    }
+
+    /// The same before anybody has locked anything.
+    pub(crate) fn untouched() -> Self {
         Space { dir: tempfile::tempdir().unwrap() }
     }
 
@@ -90,9 +100,17 @@ impl Space {
     }
 }
 
+/// A program with no signal ignored, whatever this test was started with: `nohup` ignores HUP, and a
+/// shell's `&` ignores INT and QUIT.
+pub(crate) fn unmuted(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", "--"]).arg(program);
+    command
+}
+
 /// The tool without any place for its locks.
 pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tenure"));
+    let mut command = unmuted(assert_cmd::cargo::cargo_bin!("tenure"));
     for name in ["TENURE_URL", "TENURE_URL_FILE", "REDIS_URL", "NO_COLOR"] {
         command.env_remove(name);
     }

@@ -1,6 +1,6 @@
 //! `tenure ls`, `tenure show` and completion.
 
-use crate::common::{Running, Space, assert_matches, done, wait_for};
+use crate::common::{Running, Space, assert_matches, bare, done, wait_for};
 use serde_json::Value;
 
 /// `ls` shows every lock on a line of its own.
@@ -103,6 +103,74 @@ fn show_of_a_free_lock() {
     let space = Space::new();
     let run = space.done(["show", "k"]);
     assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (Some(0), "k is free\n", ""));
+}
+
+/// A look creates nothing: a directory that is not there is an error, one that is stays empty.
+#[test]
+fn looks_create_nothing() {
+    let space = Space::untouched();
+    let locks = space.path("locks");
+    let missing =
+        format!("tenure: error: TENURE_URL: lock directory `{}` does not exist\n", locks.display());
+    for args in [&["ls"][..], &["ls", "--json"], &["show", "k"]] {
+        let run = space.done(args);
+        assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (Some(69), "", &*missing));
+    }
+    let mut ask = space.tenure(["--", "tenure", "show", "db"]);
+    ask.env("TENURE_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2");
+    assert_eq!(done(ask).out, "");
+    assert!(!locks.exists());
+    assert_eq!(space.done(["run", "k", "--", "true"]).code, Some(0), "a run creates it");
+    let files = || std::fs::read_dir(&locks).unwrap().count();
+    let before = files();
+    space.done(["ls"]);
+    assert!(space.is_free("other"));
+    assert_eq!(files(), before);
+}
+
+/// What `--at-least` keeps closed is called so by both.
+#[test]
+fn closed_locks() {
+    let space = Space::new();
+    space.done(["run", "--at-least", "1m", "k", "--", "true"]);
+    assert_matches(&space.done(["ls"]).out, "KEY [^\n]+\nk +closed +WHO pid [^\n]+\n");
+    assert_matches(
+        &space.done(["show", "k"]).out,
+        "k\n  mode      closed\n  holder    WHO [^\n]+\n  held for  [^\n]+\n  \
+         closed    for another 5\\ds\n.*",
+    );
+}
+
+/// Who looks into, or locks in, the memory of one process is told how little that is, unless `-q`.
+#[test]
+fn memory_is_told_about() {
+    let alone = "tenure: memory: is shared with no other process, nothing is excluded\n";
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&["-u", "memory:", "run", "k", "--", "true"], "", ""),
+        (&["-u", "memory:x", "run", "k", "--", "true"], "", ""),
+        (&["-u", "memory:", "show", "k"], "k is free\n", ""),
+        (&["-u", "memory:", "ls"], "", "tenure: no locks\n"),
+    ];
+    for (args, out, more) in cases {
+        let run = done(bare(args));
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert_eq!((run.out.as_str(), run.err), (out, format!("{alone}{more}")));
+        assert_eq!(done(bare(["-q"].iter().chain(args))).err, "");
+    }
+}
+
+/// The log has colours where they are wanted, and only there.
+#[test]
+fn logs_in_colour() {
+    let space = Space::new();
+    let log = |args: &str| {
+        let run = done(space.sh(args, "true"));
+        assert!(run.err.contains("lock acquired"), "{run:?}");
+        run.err
+    };
+    assert!(!log("run -v k").contains('\x1b'));
+    assert!(!log("run -v --color never k").contains('\x1b'));
+    assert!(log("run -v --color always k").contains('\x1b'));
 }
 
 /// Every shell gets a script, and the script's questions are answered with live keys.

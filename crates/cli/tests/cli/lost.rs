@@ -20,9 +20,23 @@ fn t69_at_most_asks_first() {
     assert_eq!(space.read("log"), "asked\n");
     assert!(start.elapsed() < Duration::from_millis(950), "{:?}", start.elapsed());
     let report = space.report();
-    assert_eq!(report["outcome"], "lost");
+    assert_eq!((&report["outcome"], &report["loss"]), (&"lost".into(), &"max_hold".into()));
     assert_eq!(report["child"]["status"], 0);
     assert!(space.is_free("k"));
+}
+
+/// Without `--grace`, TERM leaves the command nine tenths of its time, but for the reserve.
+#[test]
+fn t69_at_most_asks_late() {
+    let space = Space::new();
+    let run = done(space.sh("run --at-most 2s --status-file status.json k", "exec sleep 60"));
+    assert_eq!(run.code, Some(79));
+    assert_matches(
+        &run.err,
+        r"tenure: losing k: --at-most 2s is nearly over; sent TERM to \d+, KILL in \d+ms\ntenure: lost k\n",
+    );
+    let held = space.report()["held_ms"].as_u64().unwrap();
+    assert!((1_690..2_000).contains(&held), "{held}");
 }
 
 /// A command that ignores TERM is killed before the time is over, with all its descendants.
@@ -45,7 +59,7 @@ fn t69_term_then_kill_for_the_whole_group() {
 fn t69_a_stopped_command_is_asked_too() {
     let space = Space::new();
     let script = "trap 'echo asked > log; exit 0' TERM; kill -STOP $$; exit 1";
-    let run = done(space.sh("run --at-most 1s --status-file status.json k", script));
+    let run = done(space.sh("run --at-most 1s --grace 400ms --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
     assert_eq!(space.read("log"), "asked\n");
     assert_eq!(space.report()["child"]["status"], 0);
@@ -104,7 +118,8 @@ fn t69_on_lost_ignore() {
         "tenure: losing k: --at-most is over; the command goes on\ntenure: lost k\n"
     );
     assert_eq!(space.read("log"), "finished\n");
-    assert_eq!(space.report()["child"]["status"], 4);
+    let report = space.report();
+    assert_eq!((&report["loss"], &report["child"]["status"]), (&"max_hold".into(), &4.into()));
 }
 
 /// A `tenure` that was stopped for longer than its lease looks at the lock first when it goes on.
@@ -112,7 +127,7 @@ fn t69_on_lost_ignore() {
 fn t69_a_suspended_run_kills_first() {
     let space = Space::new();
     let script = "trap 'echo asked > log' TERM CONT; echo $$ > pid; while :; do sleep 0.01; done";
-    let args = "run -u memory: --ttl 1s --status-file status.json k";
+    let args = "run -q -u memory: --ttl 1s --status-file status.json k";
     let mut command = bare(args.split(' ').chain(["--", "sh", "-c", script]));
     command.current_dir(space.path(""));
     let run = Running::start(command);
@@ -130,7 +145,8 @@ fn t69_a_suspended_run_kills_first() {
     );
     assert!(!is_alive(pid));
     assert_eq!(space.read("log"), "");
-    assert_eq!(space.report()["outcome"], "lost");
+    let report = space.report();
+    assert_eq!((&report["outcome"], &report["loss"]), (&"lost".into(), &"expired".into()));
 }
 
 /// A `tenure` that was stopped for less than its lease goes on as if nothing had happened.

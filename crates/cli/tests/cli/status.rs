@@ -71,6 +71,36 @@ fn unreachable_is_69() {
     assert_matches(&run.err, "tenure: error: .*/dev/null.*\n");
 }
 
+/// Whoever did not type the URL is told which variable or file it came from.
+#[test]
+fn urls_are_blamed_on_their_source() {
+    let space = Space::new();
+    let unknown =
+        "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR` or `redis://HOST`";
+    for name in ["TENURE_URL", "REDIS_URL"] {
+        let mut run = bare(["run", "k", "--", "true"]);
+        run.env(name, "zookeeper://:s3cret@localhost");
+        let run = done(run);
+        assert_eq!((run.code, run.err), (Some(64), format!("tenure: error: {name}: {unknown}\n")));
+    }
+    std::fs::write(space.path("url"), "zookeeper://:s3cret@localhost\n").unwrap();
+    let run = space.done(["--url-file", "url", "ls"]);
+    assert_eq!(run.code, Some(64));
+    assert_eq!(run.err, format!("tenure: error: --url-file `url`: {unknown}\n"));
+}
+
+/// A command without `--` before it is 64, and what is missing is said.
+#[test]
+fn missing_dashes_are_told() {
+    let run = done(bare(["run", "a", "echo", "hi"]));
+    assert_eq!(run.code, Some(64));
+    assert_eq!(
+        run.err,
+        "error: unexpected argument 'echo' found\n\n  tip: put `--` before the command\n\n\
+         Usage: tenure run [OPTIONS] <KEY> -- <COMMAND>...\n\nFor more information, try '--help'.\n"
+    );
+}
+
 /// Nonsense is 64, help is 0.
 #[test]
 fn usage_is_64() {
@@ -115,6 +145,7 @@ fn status_file_of_a_success() {
     assert_eq!(report["schema"], 1);
     assert_eq!(report["key"], "k");
     assert_eq!(report["outcome"], "exited");
+    assert!(report["loss"].is_null() && report.as_object().unwrap().contains_key("loss"));
     assert_eq!(report["child"], serde_json::json!({"status": 3, "signal": null}));
     assert!(report["held_ms"].as_u64().unwrap() >= 50, "{report}");
     assert!(report["waited_ms"].as_u64().is_some(), "{report}");

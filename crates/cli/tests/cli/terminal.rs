@@ -1,6 +1,6 @@
 //! The tool on a terminal: Ctrl-C, Ctrl-Z and `fg` under a shell with job control, the live line.
 
-use crate::common::{Space, bare, is_alive, pid_in, state, wait_for};
+use crate::common::{Space, bare, is_alive, pid_in, state, unmuted, wait_for};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command};
@@ -18,7 +18,7 @@ impl Screen {
     /// Starts a program in a session of its own, with a new terminal that controls it.
     fn start(command: &Command) -> Self {
         let pty = nix::pty::openpty(None, None).unwrap();
-        let mut session = Command::new("setsid");
+        let mut session = unmuted("setsid");
         session.arg("--ctty").arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
@@ -181,8 +181,12 @@ fn the_keyboard_in_the_background() {
     screen.type_in(&format!("$T run k -- sh -c {READER} &\n"));
     let pid = pid_in(&space.path("pid"));
     wait_for("the command to stop", || state(pid) == "T");
-    screen.type_in("jobs\n");
-    screen.expect("Stopped");
+    // We stop a moment after the command, and a shell only tells when asked.
+    wait_for("the job to stop", || {
+        screen.type_in("jobs\n");
+        std::thread::sleep(Duration::from_millis(50));
+        screen.shown().contains("Stopped")
+    });
     screen.type_in("fg\n");
     wait_for("the command to go on", || state(pid) != "T");
     screen.type_in("hello\n");
@@ -204,4 +208,23 @@ fn the_live_line() {
     screen.expect("\x1b[K\x1b[?7h\r\x1b[Ktenure: acquired k after ");
     screen.expect("ran");
     assert_eq!(holder.finish().code, Some(0));
+}
+
+/// The log is coloured on a terminal, unless `NO_COLOR` or `--color never` say otherwise.
+#[test]
+fn the_log() {
+    let space = Space::new();
+    let log = |color: &str, no_color: &str| {
+        let mut run = bare(["-v", "--color", color, "run", "k", "--", "echo", "ran"]);
+        run.env("TENURE_URL", space.url()).env("NO_COLOR", no_color);
+        let screen = Screen::start(&run);
+        screen.expect("ran");
+        let shown = screen.shown();
+        assert!(shown.contains("lock acquired"), "{shown:?}");
+        shown.contains('\x1b')
+    };
+    assert!(log("auto", ""));
+    assert!(!log("auto", "1"));
+    assert!(!log("never", ""));
+    assert!(log("always", "1"));
 }

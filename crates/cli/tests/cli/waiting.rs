@@ -82,6 +82,22 @@ fn no_wait_says_who() {
     );
 }
 
+/// The hint looks where the run looked.
+#[test]
+fn hints_lead_to_the_same_place() {
+    let space = Space::new();
+    let _holder = space.hold("run k");
+    let url = space.url();
+    std::fs::write(space.path("url"), &url).unwrap();
+    for option in [["-u", &url], ["--url-file", "url"]] {
+        let mut run = bare(option.iter().chain(&["run", "-n", "k", "--", "true"]));
+        run.current_dir(space.path(""));
+        let run = done(run);
+        let hint = format!("hint: tenure show {} k\n", option.join(" "));
+        assert!(run.code == Some(75) && run.err.ends_with(&hint), "{run:?}");
+    }
+}
+
 /// A bounded wait ends in time and says what it came to.
 #[test]
 fn waits_time_out() {

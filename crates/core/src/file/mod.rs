@@ -56,13 +56,13 @@ use crate::time::Clock;
 /// system. Cheap to clone; the locks end when the last clone goes.
 ///
 /// ```
-/// use tenure_core::FileLocks;
+/// use tenure::FileLocks;
 ///
 /// let dir = std::env::temp_dir().join(format!("tenure-doc-{}", std::process::id()));
 /// let locks = FileLocks::open(&dir)?;
 /// assert_eq!(locks.dir(), dir);
 /// # std::fs::remove_dir_all(dir).unwrap();
-/// # Ok::<(), tenure_core::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileLocks {

@@ -135,7 +135,8 @@ async fn list(locks: &FileLocks, glob: &str) -> Vec<LockInfo> {
 fn refused(result: Result<FileLocks, Error>) -> String {
     let error = result.unwrap_err();
     assert!(error.is_refused(), "{error:?}");
-    std::error::Error::source(&error).unwrap().to_string()
+    let message = error.to_string();
+    message.strip_prefix("refused by the engine: ").unwrap_or(&message).to_owned()
 }
 
 /// A free lock is granted with a fence, is another's to everybody else, and leaves nothing behind but the count.

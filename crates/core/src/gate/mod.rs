@@ -70,10 +70,10 @@ pub(crate) enum Turn {
 }
 
 /// How an ask is met at the gate.
-pub(crate) enum Entry {
+pub(crate) enum Entry<'a> {
     Hold(Hold),
     Lead(Lead),
-    Wait(Ticket),
+    Wait(Ticket<'a>),
     Busy(Option<Holder>),
     /// A lease that had ended by the clock was in the way; it is gone now, ask again.
     Stale(Arc<Lease>),
@@ -106,12 +106,12 @@ impl Gates {
     }
 
     /// Lets an ask in, or says why not.
-    pub(crate) fn enter(
+    pub(crate) fn enter<'a>(
         &self,
-        engine: &Arc<Engine>,
-        ask: &Arc<Ask>,
+        engine: &'a Arc<Engine>,
+        ask: &'a Arc<Ask>,
         patience: Patience,
-    ) -> Result<Entry, Error> {
+    ) -> Result<Entry<'a>, Error> {
         let mut table = self.table();
         table.refuse_wrecked(ask)?;
         let closed = table.closed;
@@ -233,32 +233,23 @@ impl Gates {
         drop(lead);
     }
 
-    /// Takes a lease out that its holder carries away, without ending it at the server.
+    /// Whether a detached lease is its owner's only one, and can be carried away by another process.
+    pub(crate) fn may_carry_away(&self, hold: &Hold) -> Result<(), Error> {
+        self.table().tenancy_to_carry(hold).map(drop)
+    }
+
+    /// Takes it out, without ending it at the server.
     pub(crate) fn carry_away(&self, hold: &Hold) -> Result<Lead, Error> {
-        let key = hold.lease.claim().key();
         let mut table = self.table();
-        let gate = table.gates.get_mut(key).ok_or_else(|| hold.lost_error())?;
-        match &gate.phase {
-            Phase::Held(tenancy)
-                if tenancy.serial == hold.serial && tenancy.depth == 1 && tenancy.detached == 1 => {
-            }
-            Phase::Held(tenancy) if tenancy.serial == hold.serial && tenancy.depth > 1 => {
-                let others = tenancy.depth - 1;
-                return Err(Error::invalid(format!(
-                    "lock `{key}` cannot be written down: held {others} times more in this process"
-                )));
-            }
-            _ => return Err(hold.lost_error()),
-        }
+        let phase = table.tenancy_to_carry(hold)?;
         // Whoever has seen it end already will release it.
-        hold.lease.ended();
         hold.lease.finish(Ended::Released);
         if hold.lease.ended() != Some(Ended::Released) {
             return Err(hold.lost_error());
         }
-        gate.phase = Phase::Asking(None);
+        *phase = Phase::Asking(None);
         hold.engine.observe.freed();
-        Ok(Lead::new(&hold.engine, key))
+        Ok(Lead::new(&hold.engine, hold.lease.claim().key()))
     }
 
     /// Leaves a hold to be ended by key.
@@ -395,6 +386,27 @@ impl Gates {
 }
 
 impl Table {
+    /// The phase of the gate, if the hold is the only one there and was left to be ended by key.
+    fn tenancy_to_carry(&mut self, hold: &Hold) -> Result<&mut Phase, Error> {
+        let key = hold.lease.claim().key();
+        let phase = self.gates.get_mut(key).map(|gate| &mut gate.phase);
+        let phase = phase.filter(|_| hold.is_valid()).ok_or_else(|| hold.lost_error())?;
+        match phase {
+            Phase::Held(Tenancy { serial, depth: 1, detached: 1, .. })
+                if *serial == hold.serial =>
+            {
+                Ok(phase)
+            }
+            Phase::Held(Tenancy { serial, depth, .. }) if *serial == hold.serial && *depth > 1 => {
+                let others = *depth - 1;
+                Err(Error::invalid(format!(
+                    "lock `{key}` cannot be written down: held {others} times more in this process"
+                )))
+            }
+            _ => Err(hold.lost_error()),
+        }
+    }
+
     /// An owner that has lost the lock, and still has a guard of it, is told so.
     fn refuse_wrecked(&self, ask: &Ask) -> Result<(), Error> {
         let wrecks = self.wrecks.get(&ask.key).into_iter().flatten();

@@ -48,13 +48,13 @@ impl Gate {
     }
 
     /// Another owner has the lock or is asking for it.
-    pub(super) fn admit(
+    pub(super) fn admit<'a>(
         &mut self,
-        engine: &Arc<Engine>,
-        ask: &Arc<Ask>,
+        engine: &'a Arc<Engine>,
+        ask: &'a Arc<Ask>,
         patience: Patience,
         number: u64,
-    ) -> Result<Entry, Error> {
+    ) -> Result<Entry<'a>, Error> {
         if ask.options.within_process == WithinProcess::Fail {
             return Err(Error::already_held(&ask.key, HeldBy::ThisProcess));
         }
@@ -68,13 +68,7 @@ impl Gate {
         self.heed(engine);
         let (turn, told) = oneshot::channel();
         self.queue.push_back(Waiter { number, ask: ask.clone(), turn });
-        Ok(Entry::Wait(Ticket {
-            engine: engine.clone(),
-            key: ask.key.clone(),
-            number,
-            queued: true,
-            told,
-        }))
+        Ok(Entry::Wait(Ticket { engine, key: &ask.key, number, queued: true, told }))
     }
 
     /// Tasks wait behind the lease: the backend is to tell if other processes do too. Once.

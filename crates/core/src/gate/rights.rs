@@ -33,9 +33,10 @@ impl Hold {
         self.engine.gates.part(&self)
     }
 
-    /// Lets go of the value without ending the hold.
-    pub(crate) fn forget(mut self) {
+    /// The value without the right: its drop ends nothing.
+    pub(crate) fn disarmed(mut self) -> Self {
         self.armed = false;
+        self
     }
 
     /// Whether the lock may be relied on, by this holder.
@@ -180,28 +181,28 @@ impl Drop for Departure {
 
 /// A place in the local queue. Dropped, it is free.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    pub(super) engine: Arc<Engine>,
-    pub(super) key: Key,
+pub(crate) struct Ticket<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) key: &'a Key,
     pub(super) number: u64,
     pub(super) queued: bool,
     pub(super) told: oneshot::Receiver<Turn>,
 }
 
-impl Ticket {
+impl Ticket<'_> {
     /// Waits for one's turn.
     pub(crate) async fn turn(&mut self) -> Turn {
         let turn = (&mut self.told).await;
         self.queued = false;
-        turn.unwrap_or_else(|_| Turn::Refused(Error::closed(Some(&self.key))))
+        turn.unwrap_or_else(|_| Turn::Refused(Error::closed(Some(self.key))))
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         // A turn that was given and not taken is dropped with the channel, and passes itself on.
         if self.queued && !self.engine.is_forked() {
-            self.engine.gates.leave(&self.key, self.number);
+            self.engine.gates.leave(self.key, self.number);
         }
     }
 }

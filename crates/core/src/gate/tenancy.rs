@@ -110,8 +110,8 @@ impl Tenancy {
     /// The fence for `next`, if the lease may be handed to it in memory.
     ///
     /// Never to or from a shared owner: the server would go on seeing the old owner and let its
-    /// other processes in. Nor between one that renews and one that does not: the engine may have
-    /// tied the lease to something that lives on.
+    /// other processes in. Nor to or from one that does not renew: it was promised its whole
+    /// ttl, and no more.
     pub(super) fn may_hand_over(
         &mut self,
         next: &Ask,
@@ -120,9 +120,9 @@ impl Tenancy {
     ) -> Option<Fence> {
         let claim = self.lease.claim();
         let shared = claim.shared_owner().is_some() || next.shared_owner().is_some();
-        let unlike = claim.renewed() != next.is_renewed();
+        let renewed = claim.renewed() && next.is_renewed();
         if shared
-            || unlike
+            || !renewed
             || self.is_turn_of_pollers(can, now)
             || self.lease.ended_by(now).is_some()
         {

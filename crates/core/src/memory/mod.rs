@@ -5,6 +5,8 @@
 //! Absent on purpose: networks, and with them everything that can be `Unknown`.
 
 mod space;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,7 +29,7 @@ use space::{Answer, Space};
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory};
+/// use tenure::{Locker, Memory};
 ///
 /// let locker = Locker::new(Memory::space("docs"));
 /// let guard = locker.lock("order:42").await?;
@@ -41,7 +43,7 @@ use space::{Answer, Space};
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure_core::{Locker, Memory};
+/// use tenure::{Locker, Memory};
 ///
 /// let server = Memory::space("my-test");
 /// let guard = Locker::new(server.clone()).lock("order:42").await?;

@@ -20,7 +20,7 @@ async fn t60_a_key_of_another_type() {
     let at = format!("redis `127.0.0.1:{}`", server.port());
     assert_eq!(
         whole(&error),
-        format!("lock `k`: refused by the backend: {at}: the key `tenure:lock:k` is not a string")
+        format!("lock `k`: refused by the engine: {at}: the key `tenure:lock:k` is not a string")
     );
     assert_eq!(server.client().text(&["TYPE", LOCK]).as_deref(), Some("list"));
     assert!(a.inspect("k").await.unwrap().is_none(), "it is no lock");

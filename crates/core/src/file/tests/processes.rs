@@ -149,16 +149,38 @@ async fn a_full_disk_is_refused() {
     if let Some(path) = std::env::var_os(CHILD_DIR) {
         return on_a_full_disk(path.into()).await;
     }
+    on_a_disk_of_its_own("size=16k,mode=700", "a_full_disk_is_refused");
+}
+
+/// A directory that cannot be written to refuses a claim by the name of the file, and leaves nothing.
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_read_only_directory_is_refused() {
+    let Some(path) = std::env::var_os(CHILD_DIR) else {
+        return on_a_disk_of_its_own("ro,mode=700", "a_read_only_directory_is_refused");
+    };
+    let dir = std::mem::ManuallyDrop::new(Dir(path.into()));
+    let fault = dir.open().try_acquire(&claim("a")).await.unwrap_err();
+    let message = format!("cannot open lock file `{}`", dir.path("a.lock").display());
+    assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message));
+    let source = std::error::Error::source(&fault).unwrap().to_string();
+    assert!(source.contains("Read-only file system"), "{source}");
+    assert!(dir.names().is_empty());
+}
+
+/// Starts `test` again with its directory on a small file system that nobody else sees; needs no root.
+#[cfg(target_os = "linux")]
+fn on_a_disk_of_its_own(options: &str, test: &str) {
     let dir = Dir::new();
-    let script = r#"mount -t tmpfs -o size=16k,mode=700 tmpfs "$0" && exec "$@""#;
+    let script = format!(r#"mount -t tmpfs -o {options} tmpfs "$0" && exec "$@""#);
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
     command.arg(&dir.0).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "file::tests::processes::a_full_disk_is_refused", "--nocapture"]);
+    command.args(["--exact", &format!("file::tests::processes::{test}"), "--nocapture"]);
     let output = command.env(CHILD_DIR, &dir.0).output().expect("`unshare` from util-linux");
     let shown = String::from_utf8_lossy(&output.stderr);
     let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
-    assert!(output.status.success() && ran, "a private 16 KiB tmpfs is needed: {shown}");
+    assert!(output.status.success() && ran, "a private tmpfs is needed: {shown}");
 }
 
 /// The part of the test above that runs on the small disk.

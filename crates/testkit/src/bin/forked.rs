@@ -1,0 +1,65 @@
+//! `forked`: holds a lock, forks, and says what the child's own attempts at that lock come to.
+//!
+//! The child re-enters, waits and renews; each gets one poll, since there is no runtime to wait with,
+//! so that what would hang says `waits`.
+
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test program: it talks to its test on stdout, and what is unexpected ends it"
+)]
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use tenure::{Error, Guard, Locker, Owner};
+
+fn main() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    let owner = Owner::new();
+    let (locker, guard) = runtime.block_on(hold(&owner));
+    match split() {
+        ForkResult::Child => child(&locker, &guard, owner),
+        ForkResult::Parent { child } => {
+            let ended = waitpid(child, None);
+            assert!(matches!(ended, Ok(WaitStatus::Exited(_, 0))), "{ended:?}");
+            let renewed = runtime.block_on(guard.renew());
+            println!("parent holds {}", renewed.is_ok() && guard.is_held());
+        }
+    }
+}
+
+async fn hold(owner: &Owner) -> (Locker, Guard) {
+    let locker = tenure::connect("memory:").await.expect("the engine can be used");
+    let guard = locker.lock("k").owner(owner.clone()).await.expect("free");
+    (locker, guard)
+}
+
+#[allow(unsafe_code, reason = "fork is what this program is about")]
+fn split() -> ForkResult {
+    // SAFETY: the other threads of this process are gone in the child, so it must not wait for a
+    // mutex that one of them held. The engine's thread is idle at this point (the lock is held, the
+    // next renewal is ten seconds away), and the child allocates, which glibc makes safe, prints, and
+    // calls the engine's code, which is under test.
+    unsafe { fork() }.expect("fork")
+}
+
+fn child(locker: &Locker, guard: &Guard, owner: Owner) -> ! {
+    println!("re-entry: {}", outcome(locker.lock("k").owner(owner).into_future()));
+    println!("wait: {}", outcome(locker.lock("k").into_future()));
+    println!("renew: {}", outcome(guard.renew()));
+    std::process::exit(0)
+}
+
+/// What one poll comes to.
+fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(_)) => "done".into(),
+        Poll::Ready(Err(error)) => error.to_string(),
+        Poll::Pending => "waits".into(),
+    }
+}

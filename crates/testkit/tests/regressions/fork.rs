@@ -1,0 +1,18 @@
+//! A forked child has a copy of its parent's locks, and none of them.
+
+use std::process::Command;
+
+use tenure_testkit::process::Program;
+
+/// In a forked child, re-entry, waiting and renewing err at once: it neither holds what its parent
+/// holds, nor waits for a turn that nobody can give it.
+#[test]
+fn a_forked_child_neither_reenters_nor_waits_nor_renews() {
+    let mut program = Program::spawn(&mut Command::new(env!("CARGO_BIN_EXE_forked")));
+    for what in ["re-entry:", "wait:", "renew:"] {
+        let said = program.wait_for(what);
+        assert_eq!(said, "lock `k` belongs to the process that forked this one", "{what}");
+    }
+    assert_eq!(program.wait_for("parent holds"), "true");
+    assert!(program.wait().success());
+}

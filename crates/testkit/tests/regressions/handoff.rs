@@ -1,0 +1,164 @@
+//! A lease that goes from task to task: the bounds of the new holder's wait, and the others' turn.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_core::backend::{Attempt, Backend, BoxFuture, Fault};
+use tenure_core::time::Clock;
+use tenure_core::{Claim, Error, Guard, Lease, Lock, Locker};
+use tenure_testkit::conformance::start;
+use tenure_testkit::meddle::Meddler;
+use tenure_testkit::wait::{eventually, within};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::support::{Renewals, becomes_free, meddled, still};
+
+const SHORT: Duration = Duration::from_secs(3);
+
+/// One that has been handed a lease of which too little is left, and whose renewal hangs.
+struct Handed {
+    clock: Clock,
+    locker: Locker,
+    rival: Locker,
+    waiter: JoinHandle<Result<Guard, Error>>,
+}
+
+impl Handed {
+    async fn over(request: impl FnOnce(Lock) -> Lock) -> Self {
+        let (clock, memory) = still();
+        let renewals = Arc::new(Renewals::default());
+        let (locker, rival) = (meddled(&memory, &renewals), Locker::new(memory));
+        let guard = locker.lock("k").ttl(SHORT).await.unwrap();
+        let waiter = start(request(locker.lock("k"))).await;
+        renewals.swallow.store(true, Ordering::Release);
+        guard.release().await.unwrap();
+        let waiter = tokio::spawn(waiter);
+        eventually("the renewal", || async { renewals.begun.load(Ordering::Acquire) > 0 }).await;
+        Handed { clock, locker, rival, waiter }
+    }
+
+    /// How the wait ended. The lock that was handed over for nothing goes back.
+    async fn error(self) -> Error {
+        let error = within("the end of the wait", self.waiter).await.unwrap().unwrap_err();
+        becomes_free(&self.rival, "k").await;
+        error
+    }
+}
+
+/// A wait lasts no longer than its limit, also where the lease that was handed over must be renewed
+/// first.
+#[tokio::test]
+async fn a_limit_bounds_the_renewal_of_a_handed_lease() {
+    let limit = Duration::from_secs(1);
+    let handed = Handed::over(|request| request.wait(limit)).await;
+    handed.clock.advance(limit);
+    let error = handed.error().await;
+    assert!(error.is_timeout(), "{error:?}");
+}
+
+/// A wait that is cancelled ends at once, also in the renewal of a lease that was handed over.
+#[tokio::test]
+async fn a_cancel_ends_the_renewal_of_a_handed_lease() {
+    let cancel = Arc::new(Notify::new());
+    let signal = cancel.clone();
+    let handed =
+        Handed::over(|request| request.cancel_on(async move { signal.notified().await })).await;
+    cancel.notify_one();
+    let error = handed.error().await;
+    assert!(error.is_cancelled(), "{error:?}");
+}
+
+/// A shutdown ends the wait of one that renews a lease that was handed over.
+#[tokio::test]
+async fn a_shutdown_ends_the_renewal_of_a_handed_lease() {
+    let handed = Handed::over(|request| request).await;
+    let locker = handed.locker.clone();
+    let closing = tokio::spawn(async move { locker.shutdown(Duration::from_secs(1)).await });
+    let error = handed.error().await;
+    assert!(error.is_closed(), "{error:?}");
+    within("the shutdown", closing).await.unwrap();
+}
+
+/// Attempts that never come back.
+#[derive(Default)]
+struct Hung(AtomicU64);
+
+impl Meddler for Hung {
+    fn try_acquire<'a>(
+        &'a self,
+        _: &'a dyn Backend,
+        _: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<Attempt, Fault>> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A cancel also ends an attempt that hangs, of one that comes by attempts.
+#[tokio::test]
+async fn a_cancel_ends_an_attempt_that_hangs() {
+    let (hung, cancel) = (Arc::new(Hung::default()), Arc::new(Notify::new()));
+    let (locker, signal) = (meddled(&still().1, &hung), cancel.clone());
+    let request = locker.lock("k").attempts(2);
+    let attempts = start(request.cancel_on(async move { signal.notified().await })).await;
+    assert_eq!(hung.0.load(Ordering::Acquire), 1);
+    cancel.notify_one();
+    let error = within("the end of the wait", attempts).await.unwrap_err();
+    assert!(error.is_cancelled(), "{error:?}");
+}
+
+/// Notes the leases that tasks are said to wait behind.
+#[derive(Default)]
+struct Heeding(Mutex<Vec<Arc<Lease>>>);
+
+impl Meddler for Heeding {
+    fn heed(&self, inner: &dyn Backend, lease: &Arc<Lease>) {
+        self.0.lock().unwrap().push(lease.clone());
+        inner.heed(lease);
+    }
+}
+
+impl Heeding {
+    fn leases(&self) -> Vec<Arc<Lease>> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// The backend is told, once, of tasks behind a lease, also of those that queued before its grant.
+#[tokio::test]
+async fn tasks_that_queued_before_the_grant_are_heeded() {
+    let (memory, heeding) = (still().1, Arc::new(Heeding::default()));
+    let (locker, rival) = (meddled(&memory, &heeding), Locker::new(memory));
+    let guard = rival.lock("k").await.unwrap();
+    let first = start(locker.lock("k")).await;
+    let second = start(locker.lock("k")).await;
+    assert!(heeding.leases().is_empty(), "no lease is there yet");
+    guard.release().await.unwrap();
+    let first = within("the first one's turn", first).await.unwrap();
+    assert_eq!(heeding.leases().len(), 1);
+    first.release().await.unwrap();
+    drop(within("the second one's turn", second).await.unwrap());
+    assert_eq!(heeding.leases().len(), 1, "one lease, handed over");
+}
+
+/// The time for which a lease stays in its process counts from when another process was known to
+/// wait, not from the first hand-off after that: a rival that has waited long goes first.
+#[tokio::test]
+async fn a_rival_that_has_waited_long_goes_first() {
+    let ((clock, memory), heeding) = (still(), Arc::new(Heeding::default()));
+    let (locker, rival) = (meddled(&memory, &heeding), Locker::new(memory));
+    let guard = locker.lock("k").await.unwrap();
+    let local = start(locker.lock("k")).await;
+    let remote = start(rival.lock("k")).await;
+    let lease = heeding.leases().remove(0);
+    eventually("the rival to be known", || async { lease.is_contended() }).await;
+    clock.advance(Duration::from_millis(400));
+    guard.release().await.unwrap();
+    let first = within("the rival's turn", remote).await.unwrap();
+    let fence = first.fence();
+    first.release().await.unwrap();
+    let second = within("the local task's turn", local).await.unwrap();
+    assert!(fence < second.fence());
+}

@@ -1,0 +1,157 @@
+//! Renewals: who gets one, and what its answer, or the lack of one, comes to.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_core::backend::{
+    Answers, Backend, BoxFuture, Fault, FaultKind, Notice, Notices, Renewal,
+};
+use tenure_core::{Lease, Memory, Renew};
+use tenure_testkit::conformance::start;
+use tenure_testkit::meddle::Meddler;
+use tenure_testkit::wait::{eventually, eventually_blocking, within};
+use tokio::sync::broadcast;
+
+use crate::support::{Renewals, becomes_free, meddled, still};
+
+/// The first renewal outlives its lease, and answers that it knows nothing.
+#[derive(Default)]
+struct Outlived(AtomicBool);
+
+/// Keeps the thread until the lease has passed, as a suspend does. Looks at the clock only, so that
+/// the answer is the first to find the lease ended.
+fn outlive(lease: &Lease, inner: &dyn Backend) {
+    let (clock, until) = (inner.clock(), lease.valid_until());
+    clock.advance(until.since(clock.now()));
+    eventually_blocking("the lease to pass", || clock.now() >= until);
+}
+
+impl Meddler for Outlived {
+    fn renew<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        if self.0.swap(true, Ordering::AcqRel) {
+            return inner.renew(leases, answers);
+        }
+        Box::pin(async move {
+            leases.iter().for_each(|lease| outlive(lease, inner));
+            let fault = Fault::new(FaultKind::Unknown, "the reply was lost");
+            (0..leases.len()).for_each(|at| answers(at, Renewal::Unknown(fault.clone())));
+        })
+    }
+}
+
+async fn waiter_is_served(memory: &Memory, ttl: Duration) {
+    let locker = meddled(memory, &Arc::new(Outlived::default()));
+    let guard = locker.lock("k").ttl(ttl).await.unwrap();
+    let waiter = start(locker.lock("k")).await;
+    memory.clock().advance(ttl / 2);
+    let next = within("the waiter's turn", waiter).await.unwrap();
+    assert!(!guard.is_held() && next.is_held());
+    assert!(next.fence() > guard.fence());
+}
+
+/// A lease that ends while a renewal without an answer is taken in is seen to end: its waiter is served.
+#[tokio::test]
+async fn a_waiter_behind_an_outlived_renewal_is_served() {
+    waiter_is_served(&still().1, Duration::from_secs(10)).await;
+}
+
+/// The same by the machine's clock, when the thread itself was stopped past the end of the lease.
+#[tokio::test]
+async fn a_waiter_behind_a_stopped_thread_is_served() {
+    let memory = Memory::space("regressions-stopped-thread");
+    waiter_is_served(&memory, Duration::from_millis(300)).await;
+}
+
+/// A lock that is not to be renewed is granted with its whole ttl: no renewal is sent for it.
+#[tokio::test]
+async fn a_grant_needs_no_renewal() {
+    let renewals = Arc::new(Renewals::default());
+    let locker = meddled(&still().1, &renewals);
+    let guard = within("a free lock", locker.lock("k").renew(Renew::Off).into_future()).await;
+    guard.unwrap().release().await.unwrap();
+    assert_eq!(renewals.begun.load(Ordering::Acquire), 0);
+}
+
+/// Says what the test tells it to, and notes which locks are renewed.
+struct Reconnecting {
+    notices: broadcast::Sender<Notice>,
+    renewed: Mutex<BTreeSet<String>>,
+}
+
+impl Reconnecting {
+    fn renewed(&self) -> Vec<String> {
+        self.renewed.lock().unwrap().iter().cloned().collect()
+    }
+}
+
+impl Meddler for Reconnecting {
+    fn renew<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        let names = leases.iter().map(|lease| lease.claim().key().to_string());
+        self.renewed.lock().unwrap().extend(names);
+        inner.renew(leases, answers)
+    }
+
+    fn notices(&self, _: &dyn Backend) -> Notices {
+        Notices::of(&self.notices)
+    }
+}
+
+/// When the connection comes back, what is renewed is renewed; what is not to be renewed keeps its
+/// end, and is seen to end.
+#[tokio::test]
+async fn a_reconnect_renews_only_what_is_renewed() {
+    let (clock, memory) = still();
+    let (notices, renewed) = (broadcast::Sender::new(8), Mutex::default());
+    let reconnecting = Arc::new(Reconnecting { notices, renewed });
+    let locker = meddled(&memory, &reconnecting);
+    let short = Duration::from_secs(5);
+    let fixed = locker.lock("fixed").ttl(short).renew(Renew::Off).await.unwrap();
+    let _renewed = locker.lock("renewed").await.unwrap();
+    let (end, waiter) = (fixed.valid_until(), start(locker.lock("fixed")).await);
+    clock.advance(Duration::from_secs(1));
+    reconnecting.notices.send(Notice::Reconnected).unwrap();
+    eventually("the renewal", || async { !reconnecting.renewed().is_empty() }).await;
+    assert_eq!(reconnecting.renewed(), ["renewed"]);
+    assert_eq!(fixed.valid_until(), end);
+    clock.advance(short);
+    drop(within("the turn after its end", waiter).await.unwrap());
+}
+
+/// Answers for no lease.
+struct Silent;
+
+impl Meddler for Silent {
+    fn renew<'a>(
+        &'a self,
+        _: &'a dyn Backend,
+        _: &'a [Arc<Lease>],
+        _: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// A renewal that is not answered is an error, and no loss: the caller is not told that it worked.
+#[tokio::test]
+async fn a_renewal_without_an_answer_is_unknown() {
+    let memory = still().1;
+    let locker = meddled(&memory, &Arc::new(Silent));
+    let guard = locker.lock("k").await.unwrap();
+    let error = within("an answer", guard.renew()).await.unwrap_err();
+    assert!(error.is_unknown() && !error.is_lost(), "{error:?}");
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    becomes_free(&tenure_core::Locker::new(memory), "k").await;
+}
