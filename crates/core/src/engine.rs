@@ -209,7 +209,7 @@ impl Engine {
     ) {
         let engine = self.clone();
         self.spawn(async move {
-            let until = engine.clock.now().after(lease.ttl());
+            let until = engine.clock.now().after(lease.ttl()).max(lease.kept_until());
             let first = engine.release(&lease, then).await;
             drop(lead);
             if first.is_err() {

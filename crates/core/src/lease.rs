@@ -122,6 +122,18 @@ impl Lease {
         }
     }
 
+    /// Until when the server may keep the lock if nobody gives it back. An earlier local holder may
+    /// have had a longer ttl than the present one. A lease without an end is not kept by a server.
+    pub(crate) fn kept_until(&self) -> Time {
+        let granted = Time::from_nanos(self.valid_until.load(Ordering::Acquire));
+        match self.is_endless() {
+            true => self.clock.now(),
+            false => granted.after(time::margin(Duration::from_nanos(
+                self.granted_ttl.load(Ordering::Acquire),
+            ))),
+        }
+    }
+
     /// What the wall clock showed at `then`, for people.
     pub(crate) fn wall_clock(&self, then: Time) -> UnixMillis {
         UnixMillis::now().before(self.clock.now().since(then))

@@ -109,15 +109,16 @@ fn keep_data(run: &Run, dice: &mut Dice) {
     }
 }
 
-/// All data gone, with or without the server.
+/// All data gone, with or without the server. Noted before and after: what is granted in between may
+/// be gone too.
 fn destroy_data(run: &Run, dice: &mut Dice) {
-    for key in KEYS {
-        run.recorder.note("fault", 0, key, Event::TakenAway);
-    }
+    let note = || KEYS.map(|key| run.recorder.note("fault", 0, key, Event::TakenAway));
+    note();
     match dice.one_in(4) {
         true => run.server.restart(),
         false => drop(run.server.client().command(&["FLUSHALL"])),
     }
+    note();
 }
 
 impl Actor {
@@ -135,7 +136,7 @@ impl Actor {
     async fn give_up(&mut self, key: &str) {
         let patience = Duration::from_micros(self.dice.below(5_000));
         let noted = self.claimant.asks(key);
-        let request = self.locker.lock(key).ttl(Duration::from_millis(1_500));
+        let request = self.locker.lock(key);
         match tokio::time::timeout(patience, request.into_future()).await {
             Ok(Ok(guard)) => self.hold(guard, noted, key).await,
             Ok(Err(error)) => noted.gave_up(error),
