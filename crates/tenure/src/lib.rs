@@ -25,7 +25,7 @@
 //! # Where to look
 //!
 //! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
-//! on this machine. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
+//! on this machine, `redis://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
 //! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
 //! runtime, [`Memory`] about your tests, and [`backend`] about engines of your own.
@@ -57,6 +57,8 @@ pub mod blocking {
 /// The examples of the READMEs, as tests.
 #[cfg(doctest)]
 mod readme {
+    #[doc = include_str!("../../../docs/redis.md")]
+    struct Redis;
     #[doc = include_str!("../../../README.md")]
     struct English;
     #[doc = include_str!("../../../README.zh-CN.md")]
