@@ -1,10 +1,16 @@
 //! What a release leaves behind.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Locker, Owner};
+use tenure_core::backend::{Backend, BoxFuture, Fault, FaultKind, Release, Then};
+use tenure_core::{Lease, Locker, Owner};
+use tenure_testkit::conformance::start;
+use tenure_testkit::meddle::Meddler;
+use tenure_testkit::wait::{eventually, within};
 
-use crate::support::still;
+use crate::support::{becomes_free, meddled, still};
 
 const LONG: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(100);
@@ -30,4 +36,50 @@ async fn closed_for_the_longer(order: [Duration; 2]) {
 async fn a_closed_lock_stays_closed_for_the_longest() {
     closed_for_the_longer([LONG, SHORT]).await;
     closed_for_the_longer([SHORT, LONG]).await;
+}
+
+/// Counts releases; while it is deaf, none of them is answered.
+#[derive(Default)]
+struct Deaf {
+    is: AtomicBool,
+    asked: AtomicU64,
+}
+
+impl Meddler for Deaf {
+    fn release<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        lease: &'a Arc<Lease>,
+        then: Then,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        self.asked.fetch_add(1, Ordering::AcqRel);
+        match self.is.load(Ordering::Acquire) {
+            true => Box::pin(async { Err(Fault::new(FaultKind::Unknown, "deaf")) }),
+            false => inner.release(lease, then),
+        }
+    }
+}
+
+/// A release that was not answered is repeated for as long as the server may keep the lock, which is
+/// the longest ttl that any holder of the lease had, not the last one's.
+#[tokio::test]
+async fn an_unanswered_release_is_repeated_long_enough() {
+    let (clock, memory) = still();
+    let deaf = Arc::new(Deaf::default());
+    let (locker, rival) = (meddled(&memory, &deaf), Locker::new(memory));
+    let first = locker.lock("k").ttl(Duration::from_secs(60)).await.unwrap();
+    let next = start(locker.lock("k").ttl(Duration::from_secs(1))).await;
+    first.release().await.unwrap();
+    let second = within("the hand-over", next).await.unwrap();
+
+    deaf.is.store(true, Ordering::Release);
+    assert!(second.release().await.unwrap_err().is_unknown());
+    for _ in 0..5 {
+        let before = deaf.asked.load(Ordering::Acquire);
+        clock.advance(Duration::from_secs(1));
+        eventually("another try", || async { deaf.asked.load(Ordering::Acquire) > before }).await;
+    }
+    deaf.is.store(false, Ordering::Release);
+    clock.advance(Duration::from_secs(1));
+    becomes_free(&rival, "k").await;
 }
