@@ -70,6 +70,19 @@ pub async fn renewal_by_hand<F: Fixture>(f: &F) {
     }
 }
 
+/// A14: a holder with a shorter ttl than the one that handed it the lease renews: the engine keeps
+/// the lock as long as it would have before, since we go on counting with that.
+pub async fn a_renewal_never_shortens<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let first = a.lock(&key).ttl(Duration::from_secs(600)).await.unwrap();
+    let second = super::start(a.lock(&key).ttl(Duration::from_secs(2))).await;
+    first.release().await.unwrap();
+    let second = within("the hand-over", second).await.unwrap();
+    second.renew().await.unwrap();
+    let left = look(&a, &key).await.expect("it is held").holders[0].holder.lease_left;
+    assert!(left.is_none_or(|left| left >= second.remaining()), "{left:?}");
+}
+
 /// A13: what is left of a lease is what the engine shows, never more.
 pub async fn remaining_is_honest<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));

@@ -88,6 +88,7 @@ macro_rules! conformance {
             without_renewal_it_ends,
             max_hold_ends_a_lock,
             max_hold_is_each_holders_own,
+            a_renewal_never_shortens,
             renewal_by_hand,
             remaining_is_honest,
             a_warning_comes_before_the_loss,
