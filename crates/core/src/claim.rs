@@ -245,6 +245,7 @@ pub struct Terms {
     mode: Mode,
     ttl: Duration,
     renewed: bool,
+    fenced: bool,
     shared_owner: Option<Arc<str>>,
     label: Option<Arc<str>>,
     reason: Option<Arc<str>>,
@@ -258,6 +259,7 @@ impl Terms {
             mode: Mode::Exclusive,
             ttl,
             renewed: true,
+            fenced: true,
             shared_owner: None,
             label: None,
             reason: None,
@@ -274,6 +276,12 @@ impl Terms {
     /// Whether the holder will renew it. One that will not must not share a session with others that are.
     pub fn renewed(mut self, renewed: bool) -> Self {
         self.renewed = renewed;
+        self
+    }
+
+    /// Whether the grant is to carry a fence. If not, an engine may save the work of counting.
+    pub fn fenced(mut self, fenced: bool) -> Self {
+        self.fenced = fenced;
         self
     }
 
@@ -332,6 +340,11 @@ impl Claim {
     /// Whether it will be renewed.
     pub fn renewed(&self) -> bool {
         self.terms.renewed
+    }
+
+    /// Whether its grant carries a fence.
+    pub fn fenced(&self) -> bool {
+        self.terms.fenced
     }
 
     /// The owner that several processes share, if one was declared.
@@ -395,6 +408,7 @@ impl Claim {
         self.terms.mode == terms.mode
             && self.terms.ttl == terms.ttl
             && self.terms.renewed == terms.renewed
+            && self.terms.fenced == terms.fenced
             && self.terms.shared_owner.is_none()
             && terms.shared_owner.is_none()
     }

@@ -62,7 +62,9 @@ impl Lease {
         if grant.contended {
             claim.set_contended(clock.now());
         }
-        Lease::adopted(claim, Fence::from_server(grant.fence), grant.term, clock)
+        // Here for every engine: what an engine counts all the same is not shown.
+        let fence = if claim.fenced() { Fence::from_server(grant.fence) } else { Fence::NONE };
+        Lease::adopted(claim, fence, grant.term, clock)
     }
 
     /// The lease that is carried on under `claim` with the fence it had.

@@ -292,6 +292,12 @@ impl LockerBuilder {
         self
     }
 
+    /// Whether grants carry a fence. Default: yes.
+    pub fn fencing(mut self, fencing: bool) -> Self {
+        self.options.fencing = fencing;
+        self
+    }
+
     /// The longest time to wait for one. Default: for ever.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.options.wait = crate::options::Wait::For(longest);

@@ -83,6 +83,7 @@ pub(crate) struct Options {
     pub(crate) at_least: Duration,
     pub(crate) within_process: WithinProcess,
     pub(crate) reentry: Reentry,
+    pub(crate) fencing: bool,
 }
 
 impl Default for Options {
@@ -97,6 +98,7 @@ impl Default for Options {
             at_least: Duration::ZERO,
             within_process: WithinProcess::Queue,
             reentry: Reentry::Allow,
+            fencing: true,
         }
     }
 }

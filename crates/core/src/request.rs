@@ -35,6 +35,7 @@ impl Ask {
     pub(crate) fn terms(&self) -> Terms {
         Terms::new(self.options.ttl)
             .renewed(self.is_renewed())
+            .fenced(self.options.fencing)
             .shared_owner(self.shared_owner().cloned())
             .label(self.label.clone())
             .reason(self.reason.clone())
@@ -142,6 +143,14 @@ macro_rules! setters {
             /// closed for the rest. Keeps cron jobs on machines with different clocks apart.
             pub fn at_least(mut self, shortest: Duration) -> Self {
                 self.0.options.at_least = shortest;
+                self
+            }
+
+            /// Whether the grant carries a fence. Default: yes. Without one a resource cannot tell a
+            /// stale holder from the present one; what it saves is the server's work of counting.
+            /// The fence is then [`Fence::NONE`](crate::Fence::NONE).
+            pub fn fencing(mut self, fencing: bool) -> Self {
+                self.0.options.fencing = fencing;
                 self
             }
 

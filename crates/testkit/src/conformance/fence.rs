@@ -49,6 +49,24 @@ pub async fn it_rises_over_a_loss<F: Fixture>(f: &F) {
     assert!(next_fence(&newcomer, &key).await > lost.fence());
 }
 
+/// Without fencing a lock still excludes, is handed on, and carries no fence; one that wants a fence
+/// is never given a lease without.
+pub async fn it_can_be_switched_off<F: Fixture>(f: &F) {
+    let (a, key) = (f.locker().await, f.key("k"));
+    let guard = a.lock(&key).fencing(false).await.unwrap();
+    assert_eq!(guard.fence(), Fence::NONE);
+    assert!(f.locker().await.try_lock(&key).await.unwrap().is_none());
+    let bare = start(a.lock(&key).fencing(false)).await;
+    let fenced = start(a.lock(&key)).await;
+    guard.release().await.unwrap();
+    let guard = within("the turn without a fence", bare).await.unwrap();
+    assert_eq!(guard.fence(), Fence::NONE);
+    guard.release().await.unwrap();
+    let guard = within("the turn with a fence", fenced).await.unwrap();
+    assert!(guard.fence() > Fence::NONE);
+    guard.release().await.unwrap();
+}
+
 /// A22, A23, t25: the resource refuses the fence of a holder that was followed by another.
 pub async fn t25_a_resource_refuses_the_stale<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));

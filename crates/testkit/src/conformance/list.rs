@@ -59,6 +59,7 @@ macro_rules! conformance {
             it_rises_with_each_grant,
             it_rises_within_a_process,
             it_rises_over_a_loss,
+            it_can_be_switched_off,
             t25_a_resource_refuses_the_stale,
         }
         $crate::conformance_group! { $fixture; force:
