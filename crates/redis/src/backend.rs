@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::builder::Builder;
 use crate::client::Client;
+use crate::inbox::Inbox;
 use crate::keys::Keys;
 use crate::link::{Link, Links, Server};
 use crate::scripts::{Answer, Freed, Renewed, Run};
@@ -62,9 +63,10 @@ pub(crate) struct Shared {
     pub(crate) author: Author,
     pub(crate) clock: Clock,
     pub(crate) commands: Arc<Links>,
+    pub(crate) inbox: Arc<Inbox>,
     pub(crate) renewals: Link,
     pub(crate) connect_timeout: Duration,
-    server: Arc<Server>,
+    pub(crate) server: Arc<Server>,
     /// Whether the client was made for this and nobody else, and so is closed with it.
     alone: bool,
 }
@@ -98,6 +100,7 @@ impl Redis {
 
     fn of(client: &Client, alone: bool) -> Self {
         let (server, commands) = (client.server().clone(), client.commands().clone());
+        let inbox = client.inbox().clone();
         let (keys, author) = (client.keys().clone(), client.author().clone());
         let (clock, renewals) = (server.clock().clone(), Link::new(server.clone()));
         let connect_timeout = server.target().connect_timeout();
@@ -107,6 +110,7 @@ impl Redis {
                 author,
                 clock,
                 commands,
+                inbox,
                 renewals,
                 connect_timeout,
                 server,
@@ -124,20 +128,45 @@ impl Shared {
             Then::Closed(rest) => Some(rest),
         };
         let claim = lease.claim();
-        let run = Run::release(self.keys.lock(claim.key()), claim.token(), closed);
-        let link = self.commands.of(claim.key());
-        match run.on(link).await {
+        self.inbox.desk().forget(claim.token());
+        let (was_ours, turn) = (self.clock.now() < lease.valid_until(), self.server.turn());
+        let run = Run::release(&self.keys, claim, closed);
+        let again = match run.on(self.commands.of(claim.key())).await {
             Err(trouble) if trouble.cause() == Cause::Cut => {
-                release_again(link, &run, trouble).await
+                self.release_again(claim, &run, trouble).await?
             }
-            answer => Ok(released(answer?)),
+            answer => return Ok(released(answer?)),
+        };
+        match again {
+            Again::Answered(answer) => Ok(answer),
+            // The same server held it for us when it was first asked, and nobody used force: the
+            // first request did it.
+            Again::Gone(_) if was_ours && self.server.is_at(turn) => Ok(Release::Freed),
+            Again::Gone(first) => Err(first.into()),
+        }
+    }
+
+    async fn release_again(
+        &self,
+        claim: &Claim,
+        run: &Run,
+        first: Trouble,
+    ) -> Result<Again, Trouble> {
+        let answer = run.on(self.commands.of(claim.key())).await?;
+        if answer != Freed::NotHeld {
+            return Ok(Again::Answered(released(answer)));
+        }
+        let look = Run::renew(&self.keys, claim, claim.ttl());
+        match look.on(self.commands.of(claim.key())).await? {
+            Renewed::Forced(_) => Ok(Again::Answered(Release::NotHeld)),
+            Renewed::Gone | Renewed::Yes { .. } => Ok(Again::Gone(first)),
         }
     }
 
     async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
-        let run = Run::release(self.keys.lock(claim.key()), claim.token(), None);
+        self.inbox.desk().forget(claim.token());
         let link = self.commands.of(claim.key());
-        run.on::<Freed>(link).await?;
+        Run::abandon(&self.keys, claim).on::<Freed>(link).await?;
         if !link.may_have_strays(claim.ttl()) {
             return Ok(());
         }
@@ -146,8 +175,7 @@ impl Shared {
     }
 
     async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
-        let (lock, forced) = (self.keys.lock(claim.key()), self.keys.forced(claim.token()));
-        let run = Run::renew(lock, forced, claim.token(), claim.ttl());
+        let run = Run::renew(&self.keys, claim, claim.ttl());
         // Read the clock before sending: the server's ttl starts after this, so our view of it can
         // only be too short.
         let from = self.clock.now();
@@ -159,10 +187,11 @@ impl Shared {
 
     async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
         let by: String = by.chars().take(BY_MAX).collect();
-        let run = Run::force(self.keys.lock(key), self.keys.forced(seen), seen, &by);
+        let run = Run::force(&self.keys, key, seen, &by);
         let answer = released(run.on(self.commands.of(key)).await?);
-        if answer == Release::Freed {
-            // For a holder in this process; others find the word left for them.
+        if answer != Release::NotHeld {
+            // For a holder in this process; others are told in their inbox, or find the word left
+            // for them.
             let loss = Loss::Forced(by);
             self.server.tell(Notice::Lost { key: key.clone(), token: seen, loss });
         }
@@ -179,36 +208,36 @@ impl Shared {
     }
 }
 
-async fn release_again(link: &Link, run: &Run, first: Trouble) -> Result<Release, Fault> {
-    match run.on(link).await? {
-        Freed::Yes => Ok(Release::Freed),
-        // The first may have done it, or the lock was gone before: that is not known.
-        Freed::NotHeld => Err(first.into()),
-    }
+/// What a release that is asked for again comes to.
+enum Again {
+    Answered(Release),
+    /// It is not ours now; the trouble of the first time.
+    Gone(Trouble),
 }
 
 fn released(freed: Freed) -> Release {
     match freed {
         Freed::Yes => Release::Freed,
+        Freed::Still(others) => Release::StillHeld(others),
         Freed::NotHeld => Release::NotHeld,
     }
 }
 
 /// Refuses what this engine cannot do before anything is sent.
 pub(crate) fn refuse_unsupported(claim: &Claim) -> Result<(), Fault> {
-    let what = match (claim.mode(), claim.shared_owner()) {
-        (Mode::Permits { .. }, _) => "`redis:` grants exclusive claims only",
-        (Mode::Exclusive, Some(_)) => "`redis:` cannot count the claims of a shared owner yet",
-        (Mode::Exclusive, None) => return Ok(()),
-    };
-    Err(Fault::new(FaultKind::Unsupported, what))
+    match claim.mode() {
+        Mode::Exclusive => Ok(()),
+        Mode::Permits { .. } => {
+            Err(Fault::new(FaultKind::Unsupported, "`redis:` grants exclusive claims only"))
+        }
+    }
 }
 
 impl Backend for Redis {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::full("redis");
-        (can.fifo, can.unseen_waiters) = (false, true);
-        (can.shared_owners, can.permits) = (false, false);
+        // Clients of other makers poll.
+        (can.unseen_waiters, can.permits) = (true, false);
         can
     }
 
@@ -221,7 +250,7 @@ impl Backend for Redis {
     }
 
     fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(self.shared.poll(claim))
+        Box::pin(self.shared.wait(claim))
     }
 
     fn renew<'a>(
@@ -285,6 +314,7 @@ impl Backend for Redis {
             self.shared.renewals.close();
             // Who made a client closes it.
             if self.shared.alone {
+                self.shared.inbox.close();
                 self.shared.commands.close();
             }
         })

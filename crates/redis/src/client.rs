@@ -11,6 +11,7 @@ use tenure_core::backend::Fault;
 use tenure_core::time::Clock;
 
 use crate::builder::Builder;
+use crate::inbox::Inbox;
 use crate::keys::Keys;
 use crate::link::{Links, Server, Target};
 use crate::value::Author;
@@ -41,6 +42,7 @@ pub struct Client {
 struct Shared {
     server: Arc<Server>,
     commands: Arc<Links>,
+    inbox: Arc<Inbox>,
     keys: Keys,
     author: Author,
 }
@@ -63,13 +65,15 @@ impl Client {
     /// Lets go of the connections that its lockers share. A locker that still has something to ask
     /// makes new ones: shut it down first.
     pub fn close(&self) {
+        self.shared.inbox.close();
         self.shared.commands.close();
     }
 
     pub(crate) fn new(target: Target, pool_size: NonZeroUsize, keys: Keys, author: Author) -> Self {
         let server = Arc::new(Server::new(target, Clock::system()));
         let commands = Arc::new(Links::new(&server, pool_size));
-        Client { shared: Arc::new(Shared { server, commands, keys, author }) }
+        let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
+        Client { shared: Arc::new(Shared { server, commands, inbox, keys, author }) }
     }
 
     /// Whether the server can be used.
@@ -84,6 +88,10 @@ impl Client {
 
     pub(crate) fn commands(&self) -> &Arc<Links> {
         &self.shared.commands
+    }
+
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.shared.inbox
     }
 
     pub(crate) fn keys(&self) -> &Keys {

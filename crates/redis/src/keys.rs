@@ -4,6 +4,9 @@
 //! |---|---|---|
 //! | `tenure:lock:order:1` | the lock `order:1`: a string, see `value.rs` | as long as its ttl |
 //! | `tenure:fence` | the last fence that was given out, for all locks | for ever |
+//! | `tenure:queue:order:1` | who waits for it: a sorted set of tokens by ticket | while somebody does |
+//! | `tenure:beat:order:1` | their heartbeats: a hash, token to until when, how, ttl and value | with the queue |
+//! | `tenure:holders:order:1` | the claims of a shared owner that holds it: a sorted set by their end | as long as its ttl |
 //! | `tenure:forced:<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
 
 use std::fmt;
@@ -11,21 +14,32 @@ use std::sync::Arc;
 
 use tenure_core::{Key, Token};
 
+use crate::scripts::Words;
+
 /// The keys under one prefix.
 #[derive(Clone)]
 pub(crate) struct Keys {
-    /// `tenure:lock:`
+    /// `tenure:lock:`, and so on.
     locks: Arc<str>,
+    queues: Arc<str>,
+    beats: Arc<str>,
+    holders: Arc<str>,
     fence: Arc<str>,
     forced: Arc<str>,
+    inboxes: Arc<str>,
 }
 
 impl Keys {
     pub(crate) fn new(prefix: &str) -> Self {
+        let name = |rest: &str| format!("{prefix}:{rest}").into();
         Keys {
-            locks: format!("{prefix}:lock:").into(),
-            fence: format!("{prefix}:fence").into(),
-            forced: format!("{prefix}:forced:").into(),
+            locks: name("lock:"),
+            queues: name("queue:"),
+            beats: name("beat:"),
+            holders: name("holders:"),
+            fence: name("fence"),
+            forced: name("forced:"),
+            inboxes: name("inbox:"),
         }
     }
 
@@ -33,13 +47,47 @@ impl Keys {
         format!("{}{key}", self.locks)
     }
 
+    pub(crate) fn queue(&self, key: &Key) -> String {
+        format!("{}{key}", self.queues)
+    }
+
+    pub(crate) fn beats(&self, key: &Key) -> String {
+        format!("{}{key}", self.beats)
+    }
+
+    pub(crate) fn holders(&self, key: &Key) -> String {
+        format!("{}{key}", self.holders)
+    }
+
     pub(crate) fn fence(&self) -> &str {
         &self.fence
     }
 
+    /// What the channels start with on which processes are told of their turn.
+    pub(crate) fn inboxes(&self) -> &str {
+        &self.inboxes
+    }
+
+    /// The keys of a lock in the order in which scripts want them.
+    pub(crate) fn add_all(&self, key: &Key, words: &mut Words) {
+        self.add_lock(key, words);
+        words.add(&self.fence);
+        words.add_parts(&[&self.queues, key.as_str()]);
+        words.add_parts(&[&self.beats, key.as_str()]);
+        self.add_holders(key, words);
+    }
+
+    pub(crate) fn add_lock(&self, key: &Key, words: &mut Words) {
+        words.add_parts(&[&self.locks, key.as_str()]);
+    }
+
+    pub(crate) fn add_holders(&self, key: &Key, words: &mut Words) {
+        words.add_parts(&[&self.holders, key.as_str()]);
+    }
+
     /// Short-lived, and only where an operator used force. Holds a token: keep it out of logs.
-    pub(crate) fn forced(&self, token: Token) -> String {
-        format!("{}{}", self.forced, token.expose())
+    pub(crate) fn add_forced(&self, token: Token, words: &mut Words) {
+        words.add_parts(&[&self.forced, &token.expose()]);
     }
 
     /// The lock that the key `raw` is of; `None` if it is none of ours.

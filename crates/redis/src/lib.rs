@@ -21,6 +21,7 @@ mod look;
 mod scripts;
 mod keys;
 mod value;
+mod inbox;
 mod link;
 mod trouble;
 mod jitter;

@@ -55,9 +55,7 @@ impl Shared {
     }
 
     fn renewal(&self, lease: &Lease, ttl: Duration) -> Run {
-        let claim = lease.claim();
-        let (lock, forced) = (self.keys.lock(claim.key()), self.keys.forced(claim.token()));
-        Run::renew(lock, forced, claim.token(), ttl)
+        Run::renew(&self.keys, lease.claim(), ttl)
     }
 }
 

@@ -42,6 +42,12 @@ pub(crate) enum Cause {
     Unsupported,
 }
 
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl Trouble {
     pub(crate) fn new(cause: Cause, address: &dyn fmt::Display, what: impl fmt::Display) -> Self {
         Trouble { cause, message: format!("redis `{address}`: {what}") }

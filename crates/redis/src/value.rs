@@ -4,12 +4,14 @@
 //! -t1:<client>:<token>:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>
 //! ```
 //!
-//! `-` says that nobody waits (`*`, for the queue to come, that somebody does); `t1` is the version
-//! of the format; `client` is the process's random id, `token` the claim's, `since` the holder's wall
-//! clock in milliseconds. The rest is for people: percent-encoded, and missing from the end on where
+//! `-` says that nobody waits, `*` that somebody does; `t1` is the version of the format; `client` is
+//! the process's random id, `token` the claim's (or `=` and the owner that several processes share),
+//! `since` the wall clock in milliseconds, the holder's or, where the lock was handed over, the
+//! server's. The rest is for people: percent-encoded, and missing from the end on where
 //! there is nothing to say. A lock that was released and is kept closed has the client `closed` and no
 //! token. A value of any other form is *foreign*: a `SET NX` client's, or that of a version to come.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
@@ -38,19 +40,30 @@ impl Author {
         Author { client: id.expose()[..16].into(), about }
     }
 
-    /// What the lock's key is to hold while `claim` has it.
-    pub(crate) fn value(&self, claim: &Claim, since: UnixMillis) -> String {
+    /// The process's id on the server.
+    pub(crate) fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// Writes what the lock's key is to hold while `claim` has it, without the flag.
+    pub(crate) fn write(&self, text: &mut String, claim: &Claim, since: UnixMillis) {
         let Author { client, about } = self;
         let token = claim.token().expose();
-        let mut value = format!("-t1:{client}:{token}:{}:{about}", since.0);
+        let who = claim.shared_owner().map_or(token, shared);
+        // Writing to a string cannot fail.
+        let _ = write!(text, "t1:{client}:{who}:{}:{about}", since.0);
         if claim.label().is_some() || claim.reason().is_some() {
-            value = value + ":" + &escape(claim.label().unwrap_or_default());
+            text.extend([":", &escape(claim.label().unwrap_or_default())]);
         }
-        match claim.reason() {
-            Some(reason) => value + ":" + &escape(reason),
-            None => value,
+        if let Some(reason) = claim.reason() {
+            text.extend([":", &escape(reason)]);
         }
     }
+}
+
+/// What stands in the place of the token where an owner that several processes share holds the lock.
+pub(crate) fn shared(owner: &str) -> String {
+    format!("={}", escape(owner))
 }
 
 fn escape(field: &str) -> String {
@@ -60,8 +73,8 @@ fn escape(field: &str) -> String {
 /// What a lock's key says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// A claim of ours holds it.
-    Held { holder: Box<Holder>, token: Token },
+    /// A claim of ours holds it; `None` for the token where an owner shares it with others.
+    Held { holder: Box<Holder>, token: Option<Token> },
     /// Nobody holds it, and nobody may for a while.
     Closing(Box<Holder>),
     /// Not our format.
@@ -85,7 +98,7 @@ impl Said {
 
     pub(crate) fn token(&self) -> Option<Token> {
         match self {
-            Said::Held { token, .. } => Some(*token),
+            Said::Held { token, .. } => *token,
             Said::Closing(_) | Said::Foreign => None,
         }
     }
@@ -102,7 +115,8 @@ fn parse(text: &str) -> Option<Said> {
         holder.closing = true;
         return Some(Said::Closing(Box::new(holder)));
     }
-    Token::parse(token).map(|token| Said::Held { holder: Box::new(holder), token })
+    let (holder, found) = (Box::new(holder), Token::parse(token));
+    (found.is_some() || token.starts_with('=')).then_some(Said::Held { holder, token: found })
 }
 
 /// What the note says. A note that is cut short or unreadable costs the words, not the lock.
@@ -139,7 +153,10 @@ mod tests {
     }
 
     fn written(claim: &Claim) -> String {
-        Author::new(Token::random().unwrap()).value(claim, UnixMillis(1_800_000_000_000))
+        let mut text = String::from("-");
+        let author = Author::new(Token::random().unwrap());
+        author.write(&mut text, claim, UnixMillis(1_800_000_000_000));
+        text
     }
 
     /// What is written is read back, also with the characters that mean something to the format.

@@ -2,19 +2,28 @@
 //!
 //! In: a claim. Out: a grant, or who or what is in the way.
 //!
-//! Waiting is polling: a jittered `retry_interval` apart, or when the holder's lease should end if
-//! that is sooner. Every attempt carries the same token, so one whose reply was lost is resolved by
-//! the next.
+//! A claim that waits stands in the server's queue. It is told its turn by a push to our inbox, and
+//! says that it is alive by asking again every so often, with the same token: which resolves an
+//! attempt whose reply was lost, and finds out what no push told. Where none can come (no right to
+//! listen, the inbox is down, a holder that is not one of ours) asking at `retry_interval` is all
+//! there is.
+//!
+//! A push needs no confirmation if it is known to be of a grant that was made after our last
+//! heartbeat was carried out: then the lease lasts at least as long as if it had been granted when that heartbeat
+//! was sent. Fences tell: the heartbeat was answered with a stamp, which every later grant exceeds.
+//! Any other push may be of a grant that has ended since; the next heartbeat finds out.
 
 use std::time::Duration;
 
+use redis::Value;
 use tenure_core::backend::{Attempt, Fault, Grant, Term};
 use tenure_core::time::{Time, UnixMillis};
-use tenure_core::{Claim, Holder, Sight};
+use tenure_core::{Claim, Sight};
 
 use crate::backend::{Shared, refuse_unsupported};
+use crate::inbox::Push;
 use crate::jitter::jittered;
-use crate::scripts::{Asked, Run};
+use crate::scripts::{Asked, How, Run};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Said;
 
@@ -22,70 +31,167 @@ use crate::value::Said;
 const RETRIES_WHILE_DOWN: u32 = 5;
 /// How long after the end of a lease to ask: the server drops it in the next whole millisecond.
 const AFTER_END: Duration = Duration::from_millis(2);
+/// Those who are not next ask a little later: the first to ask makes the server pass the lock on.
+const AFTER_THE_NEXT: Duration = Duration::from_millis(20);
+/// How often one that waits says that it is alive, at the least.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// For how many heartbeats it is believed: one may be late, one may be lost.
+const HEARTBEATS_GOOD: u32 = 3;
+
+/// A heartbeat that was answered with "you wait": when it was sent, and what it proves.
+#[derive(Clone, Copy)]
+struct Heartbeat {
+    from: Time,
+    /// Every grant after it has a higher fence.
+    stamp: u64,
+    turn: u64,
+}
+
+/// What asking came to.
+enum Asking {
+    Granted(Grant),
+    /// Ask again after a pause, or when told.
+    Wait(Duration, Option<Heartbeat>),
+}
 
 impl Shared {
     /// One attempt; "held by another" is an answer.
     pub(crate) async fn ask_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
         refuse_unsupported(claim)?;
+        self.inbox.listen();
+        match self.take_bare(claim).await {
+            Ok(Some(grant)) => return Ok(Attempt::Granted(grant)),
+            Err(trouble) if trouble.cause() != Cause::Cut => return Err(trouble.into()),
+            // The script finds out whether a request whose reply was lost has got it.
+            Ok(None) | Err(_) => {}
+        }
         let from = self.clock.now();
-        let asked = self.twice(claim.key(), &self.asking(claim)).await?;
-        self.attempt(claim, from, asked)
+        let run = Run::acquire(&self.keys, &self.author, claim, How::Not);
+        match self.twice(claim.key(), &run).await? {
+            Asked::Granted { fence, contended } => {
+                Ok(Attempt::Granted(grant(claim, from, fence, contended)))
+            }
+            Asked::Held { value, left } | Asked::Queued { value, left, .. } => {
+                Ok(Attempt::Held(Box::new(Said::parse(&value).holder(Some(left)))))
+            }
+            refused => Err(self.refused(claim, &refused)),
+        }
     }
 
-    /// Asks until the lock is granted, or it is plain that asking is of no use.
-    pub(crate) async fn poll(&self, claim: &Claim) -> Result<Grant, Fault> {
+    /// Waits until the lock is granted, or it is plain that waiting is of no use.
+    pub(crate) async fn wait(&self, claim: &Claim) -> Result<Grant, Fault> {
         refuse_unsupported(claim)?;
-        let mut down_since = None;
+        self.inbox.listen();
+        // Whatever is wrong with it, the script finds out.
+        if let Ok(Some(grant)) = self.take_bare(claim).await {
+            return Ok(grant);
+        }
+        let slot = self.inbox.desk().expect(claim.token());
+        let mut hearing = self.inbox.changes();
+        let (mut down_since, mut heartbeat) = (None, None);
         loop {
+            hearing.mark_unchanged();
             let from = self.clock.now();
-            let pause = match self.asking(claim).on(self.commands.of(claim.key())).await {
-                Ok(asked) => match self.attempt(claim, from, asked)? {
-                    Attempt::Granted(grant) => return Ok(grant),
-                    Attempt::Held(holder) => {
-                        down_since = None;
-                        see_holder(claim, *holder)
-                    }
-                },
-                Err(trouble) => {
+            let pause = match self.ask(claim, from).await {
+                Ok(Asking::Granted(grant)) => return Ok(grant),
+                Ok(Asking::Wait(pause, beat)) => {
+                    (down_since, heartbeat) = (None, beat);
+                    pause
+                }
+                Err(Stop::Fault(fault)) => return Err(fault),
+                Err(Stop::Trouble(trouble)) => {
                     down_since = down_since.or(Some(from)).filter(|_| trouble.is_absence());
                     self.see_trouble(claim, trouble, down_since)?
                 }
             };
-            self.clock.sleep(pause).await;
+            tokio::select! {
+                biased;
+                push = slot.push() => {
+                    if let Some(grant) = self.believe(claim, push, heartbeat) {
+                        return Ok(grant);
+                    }
+                }
+                _ = hearing.changed() => {}
+                () = self.clock.sleep(pause) => {}
+            }
         }
     }
 
-    fn asking(&self, claim: &Claim) -> Run {
-        let value = self.author.value(claim, UnixMillis::now());
-        let (lock, fence) = (self.keys.lock(claim.key()), self.keys.fence());
-        Run::acquire(lock, fence, claim.token(), value, claim.ttl())
-    }
-
-    /// `from` was read before the request left: the server's ttl starts somewhere between then and
-    /// the reply, so counting from there can only make our view too short.
-    fn attempt(&self, claim: &Claim, from: Time, asked: Asked) -> Result<Attempt, Fault> {
-        match asked {
+    /// Asks, and stands in the queue if it must.
+    async fn ask(&self, claim: &Claim, from: Time) -> Result<Asking, Stop> {
+        let hears = self.inbox.hears();
+        let every = if hears { HEARTBEAT.min(claim.ttl() / 3) } else { claim.retry_interval() };
+        let good = HEARTBEAT.max(every) * HEARTBEATS_GOOD;
+        let how = if hears { How::Told(good) } else { How::Asks(good) };
+        let run = Run::acquire(&self.keys, &self.author, claim, how);
+        match run.on(self.commands.of(claim.key())).await? {
             Asked::Granted { fence, contended } => {
-                let term = Term::Lease { from, ttl: claim.ttl() };
-                Ok(Attempt::Granted(Grant::new(fence, term).contended(contended)))
+                Ok(Asking::Granted(grant(claim, from, fence, contended)))
+            }
+            Asked::Queued { value, left, place, stamp } => {
+                claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), Some(place)));
+                let end = left
+                    + AFTER_END
+                    + if place > 1 { jittered(AFTER_THE_NEXT) } else { Duration::ZERO };
+                let beat = Heartbeat { from, stamp, turn: self.server.turn() };
+                Ok(Asking::Wait(jittered(every).min(end), Some(beat)))
             }
             Asked::Held { value, left } => {
-                Ok(Attempt::Held(Box::new(Said::parse(&value).holder(Some(left)))))
+                claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), None));
+                Ok(Asking::Wait(jittered(claim.retry_interval()).min(left + AFTER_END), None))
             }
-            Asked::WrongType(key) => Err(self.refusal(format!("the key `{key}` is not a string"))),
-            Asked::Endless => {
-                let key = self.keys.lock(claim.key());
-                Err(self.refusal(format!("the key `{key}` has no expiry: it is no lock")))
-            }
+            refused => Err(Stop::Fault(self.refused(claim, &refused))),
+        }
+    }
+
+    /// The grant that a push tells of, if that can be relied on without asking.
+    fn believe(&self, claim: &Claim, push: Push, heartbeat: Option<Heartbeat>) -> Option<Grant> {
+        let Heartbeat { from, stamp, turn } = heartbeat?;
+        let told_by_the_same = push.turn == Some(turn) && self.server.is_at(turn);
+        let enough_left = self.clock.now() < from.after(claim.ttl() / 2);
+        let later = push.fence > stamp && claim.fenced();
+        (told_by_the_same && later && enough_left)
+            .then(|| grant(claim, from, push.fence, push.contended))
+    }
+
+    /// Takes a free lock without a fence by the bare command, which costs the server less than a
+    /// script. It does not look at the queue: where a holder died, it may come before those who wait.
+    /// `None` where the lock is not free, or may be ours already.
+    async fn take_bare(&self, claim: &Claim) -> Result<Option<Grant>, Trouble> {
+        if claim.fenced() || claim.shared_owner().is_some() {
+            return Ok(None);
+        }
+        let link = self.commands.of(claim.key());
+        let mut value = String::from("-");
+        self.author.write(&mut value, claim, UnixMillis::now());
+        let mut set = redis::cmd("SET");
+        let ttl = claim.ttl().as_millis() as u64;
+        set.arg(self.keys.lock(claim.key())).arg(value).arg("NX").arg("PX").arg(ttl);
+        let from = self.clock.now();
+        let live = link.live().await?;
+        match link.call(&live, &set).await? {
+            Value::Okay => Ok(Some(grant(claim, from, 0, false))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Why there will be no grant.
+    fn refused(&self, claim: &Claim, asked: &Asked) -> Fault {
+        match asked {
+            Asked::WrongType(key) => self.refusal(format!("the key `{key}` is not a string")),
             Asked::Corrupt(count) => {
                 let (key, count) = (self.keys.fence(), count.escape_debug());
-                Err(self.refusal(format!("the fence counter `{key}` holds `{count}`, no count")))
+                self.refusal(format!("the fence counter `{key}` holds `{count}`, no count"))
+            }
+            _ => {
+                let key = self.keys.lock(claim.key());
+                self.refusal(format!("the key `{key}` has no expiry: it is no lock"))
             }
         }
     }
 
     fn refusal(&self, what: String) -> Fault {
-        self.commands.any().trouble(Cause::Refused, what).into()
+        self.server.trouble(Cause::Refused, what).into()
     }
 
     /// Notes what keeps us from asking; the pause until it may have passed, if it may at all.
@@ -99,7 +205,7 @@ impl Shared {
             return Err(trouble.into());
         }
         claim.saw(Sight::trouble(trouble.into()));
-        Ok(pause(claim, None))
+        Ok(jittered(claim.retry_interval()))
     }
 
     /// A server that cannot be reached is waited for as long as one connection may take, and a
@@ -110,15 +216,20 @@ impl Shared {
     }
 }
 
-/// Notes who is in the way; the pause until they may have gone.
-fn see_holder(claim: &Claim, holder: Holder) -> Duration {
-    let left = holder.lease_left;
-    claim.saw(Sight::of(holder, None));
-    pause(claim, left)
+/// Why asking ends: for good, or perhaps not.
+enum Stop {
+    Fault(Fault),
+    Trouble(Trouble),
 }
 
-/// How long until the next attempt.
-fn pause(claim: &Claim, left: Option<Duration>) -> Duration {
-    let interval = jittered(claim.retry_interval());
-    left.map_or(interval, |left| interval.min(left + AFTER_END))
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Self {
+        Stop::Trouble(trouble)
+    }
+}
+
+/// `from` was read before the request left: the server's ttl starts somewhere between then and the
+/// reply, so counting from there can only make our view too short.
+fn grant(claim: &Claim, from: Time, fence: u64, contended: bool) -> Grant {
+    Grant::new(fence, Term::Lease { from, ttl: claim.ttl() }).contended(contended)
 }

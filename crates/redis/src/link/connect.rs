@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
 use tokio::task::AbortHandle;
 
 use super::open::{Names, System};
@@ -29,6 +29,16 @@ pub(crate) struct Target {
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
     session: RedisConnectionInfo,
+}
+
+/// Who takes what the server says unasked; called on the runtime of the connection.
+#[derive(Clone)]
+pub(crate) struct Pushes(pub(crate) Arc<dyn Fn(PushInfo) + Send + Sync>);
+
+impl fmt::Debug for Pushes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pushes")
+    }
 }
 
 /// A connection that was found to lead to a master of the right age. Dropping it closes it.
@@ -88,8 +98,13 @@ impl Target {
     }
 
     /// Connects, and has the server close `old` so that nothing of it comes after us.
-    pub(crate) async fn connect(&self, old: Option<&Live>) -> Result<Live, Trouble> {
-        match tokio::time::timeout(self.connect_timeout, self.connect_and_check(old)).await {
+    pub(crate) async fn connect(
+        &self,
+        old: Option<&Live>,
+        pushes: Option<Pushes>,
+    ) -> Result<Live, Trouble> {
+        let within = self.connect_timeout;
+        match tokio::time::timeout(within, self.connect_and_check(old, pushes)).await {
             Ok(made) => made,
             Err(_) => Err(Trouble::new(Cause::Down, &self.address, self.late())),
         }
@@ -101,12 +116,22 @@ impl Target {
         format!("no connection within {:?}{hint}", self.connect_timeout)
     }
 
-    async fn connect_and_check(&self, old: Option<&Live>) -> Result<Live, Trouble> {
+    async fn connect_and_check(
+        &self,
+        old: Option<&Live>,
+        pushes: Option<Pushes>,
+    ) -> Result<Live, Trouble> {
         let stream = self.open().await;
         let stream = stream.map_err(|error| Trouble::of_open(&self.address, &error))?;
         // Time-outs are ours: the driver would go on using a connection after one.
-        let config =
+        let mut config =
             AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        if let Some(Pushes(hear)) = pushes {
+            config = config.set_push_sender(move |push| {
+                hear(push);
+                Ok::<(), ()>(())
+            });
+        }
         let made = MultiplexedConnection::new_with_config(&self.session, stream, config).await;
         let (connection, driver) =
             made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
@@ -208,7 +233,7 @@ impl Live {
     }
 
     /// The client's turn in which it was made.
-    pub(super) fn turn(&self) -> u64 {
+    pub(crate) fn turn(&self) -> u64 {
         self.turn
     }
 

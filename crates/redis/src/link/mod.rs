@@ -15,7 +15,7 @@
 //! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
 //! connection out of the stream that `open` opened.
 //!
-//! Absent on purpose: the inbox, which gets a connection of its own with the queue.
+//! Absent on purpose: what is heard on the connection of the inbox, see `inbox.rs`.
 
 mod links;
 mod server;
@@ -34,7 +34,7 @@ use tokio::time::error::Elapsed;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
-pub(crate) use connect::{Live, Target};
+pub(crate) use connect::{Live, Pushes, Target};
 pub(crate) use links::Links;
 pub(crate) use server::Server;
 
@@ -45,6 +45,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Link {
     server: Arc<Server>,
+    /// Takes what the server says unasked.
+    pushes: Option<Pushes>,
     state: Mutex<State>,
     /// Held while connecting, so that it is done once.
     connecting: tokio::sync::Mutex<()>,
@@ -72,8 +74,13 @@ struct Failed {
 
 impl Link {
     pub(crate) fn new(server: Arc<Server>) -> Self {
-        let (state, connecting) = Default::default();
-        Link { server, state, connecting }
+        let (pushes, state, connecting) = Default::default();
+        Link { server, pushes, state, connecting }
+    }
+
+    /// One whose connection listens as well.
+    pub(crate) fn with_pushes(server: Arc<Server>, pushes: Pushes) -> Self {
+        Link { pushes: Some(pushes), ..Self::new(server) }
     }
 
     /// Makes connections live on this runtime from now on.
@@ -159,6 +166,11 @@ impl Link {
         self.judge(live, self.trouble(Cause::Cut, what))
     }
 
+    /// Gives the connection up, for a reason that the link cannot see.
+    pub(crate) fn give_up(&self, live: &Arc<Live>, why: &str) -> Trouble {
+        self.judge(live, self.trouble(Cause::Cut, why))
+    }
+
     fn discard(&self, live: &Arc<Live>) {
         let mut state = self.state();
         if state.live.take_if(|current| Arc::ptr_eq(current, live)).is_some() {
@@ -205,14 +217,15 @@ impl Link {
     async fn connect_at_home(&self, old: Option<Arc<Live>>) -> Result<Live, Trouble> {
         let home = self.state().home.clone();
         if let Some(home) = home {
-            let (server, old) = (self.server.clone(), old.clone());
-            let made =
-                home.spawn(async move { server.target().connect(old.as_deref()).await }).await;
+            let (server, old, pushes) = (self.server.clone(), old.clone(), self.pushes.clone());
+            let made = home
+                .spawn(async move { server.target().connect(old.as_deref(), pushes).await })
+                .await;
             if let Ok(made) = made {
                 return made;
             }
         }
-        self.server.target().connect(old.as_deref()).await
+        self.server.target().connect(old.as_deref(), self.pushes.clone()).await
     }
 
     /// Makes it the connection of this link, if it leads where the others may follow.

@@ -78,9 +78,14 @@ impl Server {
         Notices::of(&self.notices)
     }
 
+    /// How often it has moved.
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Acquire)
+    }
+
     /// Whether a connection of this turn leads to where the others do.
     pub(crate) fn is_at(&self, turn: u64) -> bool {
-        self.turn.load(Ordering::Acquire) == turn
+        self.turn() == turn
     }
 
     /// Takes note of where `live` leads, in the place of `old`: to the same server as the others, or

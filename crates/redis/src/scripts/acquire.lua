@@ -1,57 +1,106 @@
--- acquire.lua: take a free lock and the next fence, or say who is in the way.
+-- acquire.lua: take the lock and the next fence, or stand in its queue, or say who is in the way.
 --
 -- KEYS[1] lock     string, flag + version + claim; absent means free
 -- KEYS[2] fence    string, the last number given out, in 1/256 ms since 2025
+-- KEYS[3] queue    sorted set, the tokens that wait, by ticket
+-- KEYS[4] beats    hash, token -> until when its heartbeat is good, how it is told, its ttl and body
+-- KEYS[5] holders  sorted set, the tokens of a shared owner by the end of their lease
 -- ARGV[1] token    the claim's, echoed first in every answer
--- ARGV[2] value    what the lock is to hold
--- ARGV[3] ttl      in milliseconds
+-- ARGV[2] who      the token, or `=` and the shared owner
+-- ARGV[3] body     what the lock is to hold, without its flag
+-- ARGV[4] ttl      in milliseconds
+-- ARGV[5] fenced   '1', or '0' for a grant without a fence
+-- ARGV[6] how      '' asks once; 'push' waits with an inbox, 'poll' without
+-- ARGV[7] good     for how many milliseconds this heartbeat is good
+-- ARGV[8] inbox    what the names of inboxes start with
 --
--- Returns {token, 'granted', fence, flag}   it is ours, anew or still
---         {token, 'held', value, pttl}      it is another's
+-- Returns {token, 'granted', fence, flag}                  it is ours, anew or still
+--         {token, 'queued', value, pttl, place, stamp}     it is another's, and we wait
+--         {token, 'held', value, pttl}                     it is another's, and we do not
 --         {token, 'type', key} {token, 'endless', value} {token, 'count', fence}   refused
--- Retry   safe: the second run finds the lock ours and grants it again, with a higher fence
--- Slots   two keys: one server only
-local lock, fence, token, ttl = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[3])
+-- Retry   safe: the second run finds the lock ours and grants it again, with a higher fence; or finds
+--         us waiting and leaves us where we are
+-- Slots   one: all keys are of one lock, but for the fence
+local lock, fence, queue, beats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, who, body, ttl, how = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
+local shared, inbox = string.sub(who, 1, 1) == '=', ARGV[8]
 
--- The last fence + 1, or the clock if that is further on: so it rises through any loss of the count.
--- Lua counts exactly to 2^53; fences end at 2^50.
-local function next_fence()
-  local time = redis.call('TIME')
-  local now = (time[1] * 1000 - 1735689600000) * 256 + math.floor(time[2] * 256 / 1000)
-  local last = redis.pcall('SET', fence, string.format('%.0f', math.max(now, 1)), 'GET')
-  if not last then return math.max(now, 1) end
-  if type(last) == 'table' then return nil, last end
-  local number = #last < 17 and string.match(last, '^%d+$') and tonumber(last)
-  if number and number < now then return now end
-  local sane = number and number < 2 ^ 50 - 1
-  redis.call('SET', fence, sane and string.format('%.0f', number + 1) or last)
-  return sane and number + 1, { token, 'count', last }
+--@include fence.lua
+
+-- The fence that this grant carries.
+local function fence_of_ours()
+  if ARGV[5] == '0' then return '0' end
+  return next_fence()
 end
 
-local function refuse(refusal)
-  local type_error = refusal.err and string.find(refusal.err, 'WRONGTYPE', 1, true)
-  return type_error and { token, 'type', fence } or refusal
+-- Says that we are alive and what we want.
+local function beat(now)
+  redis.call('HSET', beats, token, string.format('%.0f %s %.0f %s', now + ARGV[7], how, ttl, body))
 end
 
-local set = redis.pcall('SET', lock, ARGV[2], 'NX', 'PX', ttl)
-if set and set.err then return set end
-if set then
-  local number, refusal = next_fence()
-  if number then return { token, 'granted', string.format('%.0f', number), '-' } end
-  -- Nothing is left behind without a fence; an overwrite where even DEL is denied.
-  local gone = redis.pcall('DEL', lock)
-  if type(gone) == 'table' then redis.call('SET', lock, ARGV[2], 'PX', 1) end
-  return refuse(refusal)
+-- The usual case: nobody has it, nobody waits for it. The fence first: where there is none to be had,
+-- nothing is left behind.
+if not shared and redis.call('EXISTS', lock, queue) == 0 then
+  local number, refusal = fence_of_ours()
+  if not number then return refusal end
+  redis.call('SET', lock, '-' .. body, 'PX', ttl)
+  return { token, 'granted', number, '-' }
 end
+
+--@include queue.lua
 
 local value = redis.pcall('GET', lock)
-if type(value) == 'table' then return { token, 'type', lock } end
-local left = redis.call('PTTL', lock)
-if string.match(value, '^[-*]t1:[^:]*:(%x+):') ~= token then
-  return { token, left < 0 and 'endless' or 'held', value, left }
+if type(value) == 'table' and value.err then
+  return string.find(value.err, 'WRONGTYPE', 1, true) and { token, 'type', lock } or value
 end
--- Ours already: the reply to the first grant was lost. Its holder may rely on the longer ttl.
-local number, refusal = next_fence()
-if not number then return refuse(refusal) end
-if left < ttl then redis.call('PEXPIRE', lock, ttl) end
-return { token, 'granted', string.format('%.0f', number), string.sub(value, 1, 1) }
+
+if not value then
+  -- Those who wait come first. The clock freed it, or whoever had it could reach nobody.
+  local number, refusal = fence_of_ours()
+  if not number then return refusal end
+  -- Our own heartbeat may be the first for long: it is not to cost us our place.
+  if redis.call('ZSCORE', queue, token) then beat(clock()) end
+  local next, theirs, flag = hand_over()
+  if next == token then return { token, 'granted', ARGV[5] == '0' and '0' or theirs, flag } end
+  if not next then
+    leave(token)
+    -- Whoever could not be told still waits: the flag says so.
+    flag = redis.call('EXISTS', queue) == 1 and '*' or '-'
+    seat(token, who, flag, body, ttl)
+    return { token, 'granted', number, flag }
+  end
+  value = redis.call('GET', lock)
+end
+
+local left = redis.call('PTTL', lock)
+local flag, client, holder = string.match(value, '^([-*])t1:([^:]*):([^:]*):')
+if holder == who then
+  -- Ours already: the reply to the first grant was lost, or our owner has it. Whoever relies on the
+  -- longer ttl keeps it.
+  local number, refusal = fence_of_ours()
+  if not number then return refusal end
+  if shared then
+    leave(token)
+    redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
+    redis.call('ZADD', holders, 'GT', clock() + ttl, token)
+    redis.call('PEXPIRE', holders, math.max(left, ttl))
+  end
+  if left < ttl then redis.call('PEXPIRE', lock, ttl) end
+  return { token, 'granted', number, flag }
+end
+if left < 0 then return { token, 'endless', value } end
+-- A value of another form is never touched, and its holder will not tell us.
+if how == '' or not holder then return { token, 'held', value, left } end
+
+-- The number that this heartbeat comes at: every later grant has a higher one.
+local stamp, refusal = next_fence()
+if not stamp then return refusal end
+redis.call('ZADD', queue, 'NX', stamp, token)
+beat(clock())
+redis.call('PEXPIRE', queue, 3600000)
+redis.call('PEXPIRE', beats, 3600000)
+if flag == '-' and holder ~= '' then
+  redis.call('SET', lock, '*' .. string.sub(value, 2), 'KEEPTTL')
+  tell(client, table.concat({ 'contended', holder, lock }, ':'))
+end
+return { token, 'queued', value, left, redis.call('ZRANK', queue, token) + 1, stamp }

@@ -27,9 +27,18 @@ pub(crate) enum Asked {
         fence: u64,
         contended: bool,
     },
+    /// Another's, and we do not wait in its queue.
     Held {
         value: Vec<u8>,
         left: Duration,
+    },
+    /// Another's, and we are in its queue.
+    Queued {
+        value: Vec<u8>,
+        left: Duration,
+        place: u64,
+        /// Every grant after this answer has a higher fence.
+        stamp: u64,
     },
     /// A key that we need is of another type; which.
     WrongType(String),
@@ -43,9 +52,15 @@ impl Answer for Asked {
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
             "granted" => {
-                let fence = text(rest.next()?)?.parse().ok()?;
+                let fence = number(rest.next()?)?;
                 Some(Asked::Granted { fence, contended: text(rest.next()?)? == "*" })
             }
+            "queued" => Some(Asked::Queued {
+                value: bytes(rest.next()?)?,
+                left: left(rest.next()?)?,
+                place: place(rest.next()?)?,
+                stamp: number(rest.next()?)?,
+            }),
             "held" => Some(Asked::Held { value: bytes(rest.next()?)?, left: left(rest.next()?)? }),
             "type" => Some(Asked::WrongType(lossy(rest.next()?)?)),
             "endless" => Some(Asked::Endless),
@@ -59,13 +74,16 @@ impl Answer for Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     Yes,
+    /// So many others of the same shared owner hold on.
+    Still(u32),
     NotHeld,
 }
 
 impl Answer for Freed {
-    fn of(word: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+    fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
             "freed" => Some(Freed::Yes),
+            "still" => Some(Freed::Still(place(rest.next()?)?.try_into().ok()?)),
             "not_held" => Some(Freed::NotHeld),
             _ => None,
         }
@@ -105,6 +123,17 @@ fn text(value: Value) -> Option<String> {
 /// For people: what is not text is shown as far as it is.
 fn lossy(value: Value) -> Option<String> {
     bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn number(value: Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}
+
+fn place(value: Value) -> Option<u64> {
+    match value {
+        Value::Int(place) => place.try_into().ok(),
+        _ => None,
+    }
 }
 
 fn left(value: Value) -> Option<Duration> {

@@ -7,16 +7,21 @@
 //! shifted, and the connection is dropped.
 
 mod answer;
+mod words;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Script, Value};
-use tenure_core::Token;
+use tenure_core::time::UnixMillis;
+use tenure_core::{Claim, Key, Token};
 
+use crate::keys::Keys;
 use crate::link::{Link, Live};
 use crate::trouble::{Cause, Trouble};
+use crate::value::{self, Author};
 pub(crate) use answer::{Answer, Asked, Freed, Renewed};
+pub(crate) use words::Words;
 
 /// A script in its two forms: since version 7 it says under which conditions it may run.
 pub(crate) struct Form {
@@ -28,13 +33,10 @@ pub(crate) struct Form {
 
 impl Form {
     fn new(header: &str, text: &str) -> Self {
+        let text =
+            PARTS.iter().fold(text.to_owned(), |text, (line, part)| text.replace(line, part));
         let flagged_text = format!("{header}\n{text}");
-        Form {
-            plain: Script::new(text),
-            flagged: Script::new(&flagged_text),
-            text: text.into(),
-            flagged_text,
-        }
+        Form { plain: Script::new(&text), flagged: Script::new(&flagged_text), text, flagged_text }
     }
 
     fn hash(&self, live: &Live) -> &str {
@@ -46,6 +48,12 @@ impl Form {
     }
 }
 
+/// What several scripts share. Included below the usual case, which is not to pay for it.
+const PARTS: [(&str, &str); 2] = [
+    ("--@include fence.lua\n", include_str!("fence.lua")),
+    ("--@include queue.lua\n", include_str!("queue.lua")),
+];
+
 /// Refused up front by a full server, and by a replica.
 const STRICT: &str = "#!lua";
 /// What gives memory back, or keeps what is there, must work on a full server.
@@ -56,62 +64,141 @@ static RELEASE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, include_str!
 static RENEW: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, include_str!("renew.lua")));
 static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, include_str!("force.lua")));
 
+/// Whether and how a claim that is not granted waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It does not.
+    Not,
+    /// In the queue, and is told when it is its turn. The heartbeat is good for so long.
+    Told(Duration),
+    /// In the queue, and finds out by asking.
+    Asks(Duration),
+}
+
+impl How {
+    fn word(self) -> &'static str {
+        match self {
+            How::Not => "",
+            How::Told(_) => "push",
+            How::Asks(_) => "poll",
+        }
+    }
+
+    fn good(self) -> Duration {
+        match self {
+            How::Not => Duration::ZERO,
+            How::Told(good) | How::Asks(good) => good,
+        }
+    }
+}
+
 /// One run of a script: which, on which keys, with what. The first argument is always the token.
 pub(crate) struct Run {
     form: &'static Form,
-    keys: Vec<String>,
+    keys: usize,
     token: String,
-    args: Vec<String>,
+    words: Words,
 }
 
 impl Run {
-    /// Take the lock if it is free.
-    pub(crate) fn acquire(
-        lock: String,
-        fence: &str,
-        token: Token,
-        value: String,
-        ttl: Duration,
-    ) -> Self {
-        Self::of(&ACQUIRE, vec![lock, fence.into()], token, vec![value, millis(ttl)])
+    /// Take the lock if it is free, or stand in its queue.
+    pub(crate) fn acquire(keys: &Keys, author: &Author, claim: &Claim, how: How) -> Self {
+        let mut run = Self::on_lock(&ACQUIRE, keys, claim.key(), claim.token());
+        run.words.add(&who(claim));
+        run.words.add_with(|text| author.write(text, claim, UnixMillis::now()));
+        run.words.add(&millis(claim.ttl()));
+        run.words.add(if claim.fenced() { "1" } else { "0" });
+        run.words.add(how.word());
+        run.words.add(&millis(how.good()));
+        run.words.add(keys.inboxes());
+        run
     }
 
     /// Free it, or keep it closed for a while.
-    pub(crate) fn release(lock: String, token: Token, closed: Option<Duration>) -> Self {
+    pub(crate) fn release(keys: &Keys, claim: &Claim, closed: Option<Duration>) -> Self {
+        Self::give_back(keys, claim.key(), claim.token(), &who(claim), closed, "0")
+    }
+
+    /// Free it if it is ours, and leave its queue.
+    pub(crate) fn abandon(keys: &Keys, claim: &Claim) -> Self {
+        Self::give_back(keys, claim.key(), claim.token(), &who(claim), None, "1")
+    }
+
+    /// The same for a claim of which only the token is known.
+    pub(crate) fn disown(keys: &Keys, key: &Key, token: Token) -> Self {
+        Self::give_back(keys, key, token, &token.expose(), None, "1")
+    }
+
+    fn give_back(
+        keys: &Keys,
+        key: &Key,
+        token: Token,
+        who: &str,
+        closed: Option<Duration>,
+        leave: &str,
+    ) -> Self {
+        let mut run = Self::on_lock(&RELEASE, keys, key, token);
+        run.words.add(who);
         // Closed for less than the server can count is still closed, not free.
-        let closed =
-            closed.map_or_else(|| "0".into(), |rest| millis(rest.max(Duration::from_millis(1))));
-        Self::of(&RELEASE, vec![lock], token, vec![closed])
+        let closed = closed.map(|rest| millis(rest.max(Duration::from_millis(1))));
+        run.words.add(closed.as_deref().unwrap_or("0"));
+        run.words.add(leave);
+        run.words.add(keys.inboxes());
+        run
     }
 
     /// Make it last.
-    pub(crate) fn renew(lock: String, forced: String, token: Token, ttl: Duration) -> Self {
-        Self::of(&RENEW, vec![lock, forced], token, vec![millis(ttl)])
+    pub(crate) fn renew(keys: &Keys, claim: &Claim, ttl: Duration) -> Self {
+        let mut words = Words::new();
+        keys.add_lock(claim.key(), &mut words);
+        keys.add_forced(claim.token(), &mut words);
+        keys.add_holders(claim.key(), &mut words);
+        let mut run = Self::of(&RENEW, words, claim.token());
+        run.words.add(&who(claim));
+        run.words.add(&millis(ttl));
+        run
     }
 
     /// Take it from the claim with this token.
-    pub(crate) fn force(lock: String, forced: String, token: Token, by: &str) -> Self {
-        Self::of(&FORCE, vec![lock, forced], token, vec![by.into()])
+    pub(crate) fn force(keys: &Keys, key: &Key, token: Token, by: &str) -> Self {
+        let mut words = Words::new();
+        keys.add_all(key, &mut words);
+        keys.add_forced(token, &mut words);
+        let mut run = Self::of(&FORCE, words, token);
+        run.words.add(by);
+        run.words.add(keys.inboxes());
+        run
     }
 
-    fn of(form: &'static Form, keys: Vec<String>, token: Token, args: Vec<String>) -> Self {
-        Run { form, keys, token: token.expose(), args }
+    fn on_lock(form: &'static Form, keys: &Keys, key: &Key, token: Token) -> Self {
+        let mut words = Words::new();
+        keys.add_all(key, &mut words);
+        Self::of(form, words, token)
+    }
+
+    /// With the keys as the first words.
+    fn of(form: &'static Form, mut words: Words, token: Token) -> Self {
+        let (keys, token) = (words.count(), token.expose());
+        words.add(&token);
+        Run { form, keys, token, words }
     }
 
     fn by_hash(&self, live: &Live) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        self.complete(command.arg(self.form.hash(live)));
-        command
+        self.command("EVALSHA", self.form.hash(live))
     }
 
     fn by_text(&self, live: &Live) -> Cmd {
-        let mut command = redis::cmd("EVAL");
-        self.complete(command.arg(self.form.text(live)));
-        command
+        self.command("EVAL", self.form.text(live))
     }
 
-    fn complete(&self, command: &mut Cmd) {
-        command.arg(self.keys.len()).arg(&self.keys).arg(&self.token).arg(&self.args);
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let size = verb.len() + script.len() + self.words.len() + 8;
+        let mut command = Cmd::with_capacity(self.words.count() + 3, size);
+        command.arg(verb).arg(script).arg(self.keys);
+        self.words.iter().for_each(|word| {
+            command.arg(word);
+        });
+        command
     }
 
     /// Runs it, and reads the answer.
@@ -132,6 +219,11 @@ impl Run {
     fn read<A: Answer>(&self, link: &Link, live: &Arc<Live>, reply: Value) -> Result<A, Trouble> {
         A::read(&self.token, reply).ok_or_else(|| link.out_of_turn(live))
     }
+}
+
+/// Who is to hold the lock: the claim, or the owner that it shares with others.
+fn who(claim: &Claim) -> String {
+    claim.shared_owner().map_or_else(|| claim.token().expose(), value::shared)
 }
 
 /// Runs all of `runs` in one go within `within`, and reads each answer.
@@ -205,6 +297,7 @@ mod tests {
             {
                 assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
             }
+            assert!(!form.text.contains("--@"), "a part is missing from:\n{}", form.text);
         }
     }
 }

@@ -1,25 +1,62 @@
--- release.lua: give the lock back, or keep it closed to everyone for a while.
+-- release.lua: give the lock back: to the next that waits, to nobody, or closed to all for a while.
 --
 -- KEYS[1] lock     string, flag + version + claim; absent means free
+-- KEYS[2] fence    string, the last number given out
+-- KEYS[3] queue    sorted set, the tokens that wait
+-- KEYS[4] beats    hash, their heartbeats
+-- KEYS[5] holders  sorted set, the tokens of a shared owner by the end of their lease
 -- ARGV[1] token    the claim's, echoed first in every answer
--- ARGV[2] closed   for how many milliseconds nobody may have it; 0 frees it
+-- ARGV[2] who      the token, or `=` and the shared owner
+-- ARGV[3] closed   for how many milliseconds nobody may have it; 0 frees it
+-- ARGV[4] leave    '1' to leave the queue as well, whether it is ours or not
+-- ARGV[5] inbox    what the names of inboxes start with
 --
--- Returns {token, 'freed'} or {token, 'not_held'} (expired, or taken by another)
--- Retry   safe: the second run finds the lock gone or closed and answers not_held
--- Slots   one key
-local token, closed = ARGV[1], tonumber(ARGV[2])
+-- Returns {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or
+--         {token, 'not_held'} (expired, or taken by another)
+-- Retry   safe: the second run finds the lock gone, closed or another's and answers not_held
+-- Slots   one: all keys are of one lock, but for the fence
+local lock, token, who, closed = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- A key of another type is not ours either.
-local value = redis.pcall('GET', KEYS[1])
+local value = redis.pcall('GET', lock)
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
-local ours = type(value) == 'string' and string.match(value, '^[-*]t1:[^:]*:(%x+):')
-if ours ~= token then return { token, 'not_held' } end
-
-if closed == 0 then
-  redis.call('DEL', KEYS[1])
-else
-  -- Without its token, so that nobody can release it again; the words for people stay.
-  local rest = string.match(value, '^[-*]t1:[^:]*:%x+:(.*)$')
-  redis.call('SET', KEYS[1], '-t1:closed::' .. rest, 'PX', closed)
+local flag, holder, rest
+if type(value) == 'string' then
+  flag, holder, rest = string.match(value, '^([-*])t1:[^:]*:([^:]*):(.*)$')
 end
+
+-- The usual case: ours, and nobody waits.
+if holder == token and flag == '-' and closed == 0 and ARGV[4] == '0' then
+  redis.call('DEL', lock)
+  return { token, 'freed' }
+end
+
+local fence, queue, beats, holders, inbox = KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[5]
+
+--@include fence.lua
+--@include queue.lua
+
+if ARGV[4] == '1' then pcall(leave, token) end
+if holder ~= who then return { token, 'not_held' } end
+if who ~= token then
+  local ours = redis.call('ZREM', holders, token)
+  redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
+  local others = redis.call('ZCARD', holders)
+  if others > 0 and ours == 1 then
+    -- The lock lasts as long as the last of them.
+    local last = redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2]
+    redis.call('PEXPIRE', lock, math.max(last - clock(), 1))
+    return { token, 'still', others }
+  end
+  if ours == 0 then return { token, 'not_held' } end
+end
+
+if closed > 0 then
+  -- Without its token, so that nobody can release it again; the words for people stay.
+  redis.call('SET', lock, '-t1:closed::' .. rest, 'PX', closed)
+  return { token, 'freed' }
+end
+-- Whatever is wrong with the queue, what is ours can be given back.
+local passed, next = pcall(hand_over)
+if not (passed and next) then redis.call('DEL', lock) end
 return { token, 'freed' }

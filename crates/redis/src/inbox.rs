@@ -1,0 +1,187 @@
+//! The inbox: where this process is told of its turns, and that others wait.
+//!
+//! In: claims that are about to wait. Out: a [`Slot`] for each, in which a push lands.
+//!
+//! It has a connection of its own, which carries nothing but one subscription and signs of life. What
+//! is told here is a hint and may be late or never come: every wait has a timer, and a push only
+//! counts under the conditions of `wait.rs`.
+//!
+//! A claim is known here from before its first request to wait until its release or abandon is asked
+//! for. A grant that is pushed for a claim that is not known is nobody's and given back at once; so a
+//! claim must not be forgotten while anybody may still ask for it again.
+//!
+//! In reading order: this file (the connection), `desk.rs` (claims and their slots).
+
+mod desk;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::{PushInfo, PushKind};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use crate::jitter::jittered;
+use crate::keys::Keys;
+use crate::link::{Link, Links, Live, Pushes, Server};
+use crate::trouble::{Cause, Trouble};
+use crate::value::Author;
+use desk::Desk;
+pub(crate) use desk::Push;
+
+/// How often the connection is asked for a sign of life.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// The pause after a failure to connect.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The pause after the server refused to let us listen: rights are not given every day.
+const PAUSE_REFUSED: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    shared: Arc<Shared>,
+    /// The task that keeps the connection up, on the runtime of whoever waited first.
+    task: Mutex<Option<AbortHandle>>,
+    closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: Arc<Server>,
+    link: Link,
+    channel: String,
+    desk: Arc<Desk>,
+    ears: Arc<Ears>,
+}
+
+/// Whether we hear anything.
+#[derive(Debug)]
+pub(crate) struct Ears {
+    /// The server's turn in which we are subscribed.
+    open: watch::Sender<Option<u64>>,
+    cut: Notify,
+}
+
+impl Inbox {
+    pub(crate) fn new(
+        server: &Arc<Server>,
+        commands: &Arc<Links>,
+        keys: &Keys,
+        author: &Author,
+    ) -> Self {
+        let desk = Arc::new(Desk::new(server, commands, keys));
+        let ears = Arc::new(Ears { open: watch::Sender::new(None), cut: Notify::new() });
+        let channel = format!("{}{}", keys.inboxes(), author.client());
+        let link = Link::with_pushes(server.clone(), listener(&desk, &ears));
+        let shared = Arc::new(Shared { server: server.clone(), link, channel, desk, ears });
+        Inbox { shared, task: Mutex::default(), closed: AtomicBool::new(false) }
+    }
+
+    /// Makes sure that somebody keeps the connection up.
+    pub(crate) fn listen(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = task.as_ref().is_some_and(|task| !task.is_finished());
+        if !runs && !self.closed.load(Ordering::Acquire) {
+            *task = Some(tokio::spawn(keep_up(self.shared.clone())).abort_handle());
+        }
+    }
+
+    /// Whether a turn would be told to us, by the server that commands go to.
+    pub(crate) fn hears(&self) -> bool {
+        let open = *self.shared.ears.open.borrow();
+        open.is_some_and(|turn| self.shared.server.is_at(turn))
+    }
+
+    /// Tells when that has changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<u64>> {
+        self.shared.ears.open.subscribe()
+    }
+
+    pub(crate) fn desk(&self) -> &Desk {
+        &self.shared.desk
+    }
+
+    /// Lets go of the connection, for good.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        task.inspect(AbortHandle::abort);
+        self.shared.link.close();
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What the driver calls for whatever the server says unasked.
+fn listener(desk: &Arc<Desk>, ears: &Arc<Ears>) -> Pushes {
+    let (desk, ears) = (desk.clone(), ears.clone());
+    Pushes(Arc::new(move |push: PushInfo| match push.kind {
+        PushKind::Message => {
+            let turn = *ears.open.borrow();
+            if let [_, redis::Value::BulkString(message)] = &push.data[..] {
+                desk.deliver(message, turn);
+            }
+        }
+        PushKind::Disconnection => ears.cut.notify_one(),
+        _ => {}
+    }))
+}
+
+/// Connects, subscribes, and does so again whenever that is lost.
+async fn keep_up(shared: Arc<Shared>) {
+    // However this task ends, nobody may rely on what it kept up.
+    let _deaf = Deaf(shared.ears.clone());
+    let mut told = false;
+    loop {
+        let trouble = match shared.subscribe().await {
+            Ok(live) => {
+                told = false;
+                shared.listen(&live).await
+            }
+            Err(trouble) => trouble,
+        };
+        let refused = trouble.cause() == Cause::Refused;
+        if refused && !std::mem::replace(&mut told, true) {
+            tracing::warn!(%trouble, "not allowed to listen: whoever waits asks at its retry interval");
+        }
+        tokio::time::sleep(jittered(if refused { PAUSE_REFUSED } else { PAUSE })).await;
+    }
+}
+
+impl Shared {
+    async fn subscribe(&self) -> Result<Arc<Live>, Trouble> {
+        let live = self.link.live().await?;
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        subscribe.arg(&self.channel);
+        self.link.call(&live, &subscribe).await?;
+        Ok(live)
+    }
+
+    /// Hears what there is to hear until that ends; why it did.
+    async fn listen(&self, live: &Arc<Live>) -> Trouble {
+        let _deaf = Deaf(self.ears.clone());
+        self.ears.open.send_replace(Some(live.turn()));
+        loop {
+            tokio::select! {
+                () = self.ears.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
+                () = tokio::time::sleep(PING_EVERY) => {}
+            }
+            if let Err(trouble) = self.link.call(live, &redis::cmd("PING")).await {
+                return trouble;
+            }
+        }
+    }
+}
+
+/// Closes the ears when dropped.
+struct Deaf(Arc<Ears>);
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        self.0.open.send_replace(None);
+    }
+}

@@ -1,0 +1,133 @@
+//! Claims that wait or hold, and what is told to them.
+//!
+//! In: messages as the scripts write them. Out: a push in the slot of its claim, or a notice to the
+//! engine; a grant that nobody knows is given back.
+//!
+//! ```text
+//! granted:<token>:<fence>:<flag>:<lock>   contended:<token>:<lock>   forced:<token>:<lock>\n<by>
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tenure_core::backend::{Loss, Notice};
+use tenure_core::{Key, Token};
+use tokio::sync::Notify;
+
+use crate::keys::Keys;
+use crate::link::{Links, Server};
+use crate::scripts::{Freed, Run};
+
+#[derive(Debug)]
+pub(crate) struct Desk {
+    server: Arc<Server>,
+    commands: Arc<Links>,
+    keys: Keys,
+    slots: Mutex<HashMap<Token, Arc<Slot>>>,
+}
+
+/// Where a claim is told of its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    push: Mutex<Option<Push>>,
+    told: Notify,
+}
+
+/// A grant as it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Push {
+    pub(crate) fence: u64,
+    pub(crate) contended: bool,
+    /// The server's turn in which it was heard; `None` if we were not sure to be listening.
+    pub(crate) turn: Option<u64>,
+}
+
+impl Slot {
+    /// The next grant that is told, also one that was told before.
+    pub(crate) async fn push(&self) -> Push {
+        loop {
+            self.told.notified().await;
+            if let Some(push) = self.take() {
+                return push;
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Push> {
+        self.push.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, push: Push) {
+        *self.push.lock().unwrap_or_else(PoisonError::into_inner) = Some(push);
+        self.told.notify_one();
+    }
+}
+
+impl Desk {
+    pub(super) fn new(server: &Arc<Server>, commands: &Arc<Links>, keys: &Keys) -> Self {
+        let (server, commands, keys) = (server.clone(), commands.clone(), keys.clone());
+        Desk { server, commands, keys, slots: Mutex::default() }
+    }
+
+    /// Makes a claim known, or finds it where it is known already.
+    pub(crate) fn expect(&self, token: Token) -> Arc<Slot> {
+        self.slots().entry(token).or_default().clone()
+    }
+
+    /// Nobody will ask for this claim again.
+    pub(crate) fn forget(&self, token: Token) {
+        self.slots().remove(&token);
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<Token, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in one message. What no script of ours writes is nobody's business here.
+    pub(super) fn deliver(&self, message: &[u8], turn: Option<u64>) {
+        let _ = std::str::from_utf8(message).ok().and_then(|text| self.read(text, turn));
+    }
+
+    fn read(&self, text: &str, turn: Option<u64>) -> Option<()> {
+        let (word, rest) = text.split_once(':')?;
+        let (token, rest) = rest.split_once(':')?;
+        let token = Token::parse(token)?;
+        match word {
+            "granted" => self.granted(token, rest, turn),
+            "contended" => {
+                let key = self.keys.parse_lock(rest.as_bytes())?;
+                self.server.tell(Notice::Contended { key, token });
+                Some(())
+            }
+            "forced" => {
+                let (lock, by) = rest.split_once('\n')?;
+                let (key, loss) = (self.keys.parse_lock(lock.as_bytes())?, Loss::Forced(by.into()));
+                self.server.tell(Notice::Lost { key, token, loss });
+                Some(())
+            }
+            _ => None,
+        }
+    }
+
+    fn granted(&self, token: Token, rest: &str, turn: Option<u64>) -> Option<()> {
+        let mut fields = rest.splitn(3, ':');
+        let fence = fields.next()?.parse().ok()?;
+        let contended = fields.next()? == "*";
+        let slot = self.slots().get(&token).cloned();
+        match slot {
+            Some(slot) => slot.put(Push { fence, contended, turn }),
+            None => self.disown(self.keys.parse_lock(fields.next()?.as_bytes())?, token),
+        }
+        Some(())
+    }
+
+    /// Gives back what nobody asked for any more: a request that was carried out late. If that
+    /// fails, its ttl ends it.
+    fn disown(&self, key: Key, token: Token) {
+        tracing::debug!(%key, "a grant for a claim that has ended is given back");
+        let (run, commands) = (Run::disown(&self.keys, &key, token), self.commands.clone());
+        tokio::spawn(async move {
+            let _ = run.on::<Freed>(commands.of(&key)).await;
+        });
+    }
+}

@@ -1,0 +1,21 @@
+-- fence.lua: included by scripts that give out a fence. Needs `fence` and `token`.
+
+-- The last fence + 1, or the clock if that is further on: so it rises through any loss of the count.
+-- The number as text, or nil and why not. Lua counts exactly to 2^53; fences end at 2^50.
+local function next_fence()
+  local time = redis.call('TIME')
+  local now = math.max((time[1] * 1000 - 1735689600000) * 256 + math.floor(time[2] * 256 / 1000), 1)
+  local text = string.format('%.0f', now)
+  local last = redis.pcall('SET', fence, text, 'GET')
+  if not last then return text end
+  if type(last) == 'table' then
+    local wrong = string.find(last.err, 'WRONGTYPE', 1, true)
+    return nil, wrong and { token, 'type', fence } or last
+  end
+  local number = #last < 17 and string.match(last, '^%d+$') and tonumber(last)
+  if number and number < now then return text end
+  local sane = number and number < 2 ^ 50 - 1
+  local next = sane and string.format('%.0f', number + 1)
+  redis.call('SET', fence, next or last)
+  return next, { token, 'count', last }
+end

@@ -1,0 +1,70 @@
+-- queue.lua: included by scripts that pass the lock on. Needs `lock`, `queue`, `beats`, `holders`,
+-- `inbox` and `token`, and `next_fence`.
+
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Whether a process listens. Counted by name where that is allowed: `PUBLISH` also counts those who
+-- listen to everything and wait for nothing.
+local function listens(client)
+  local counted = redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)
+  return counted.err or counted[2] > 0
+end
+
+local function tell(client, message)
+  local heard = redis.pcall('PUBLISH', inbox .. client, message)
+  return type(heard) == 'number' and heard > 0
+end
+
+local function leave(waiter)
+  redis.call('ZREM', queue, waiter)
+  redis.call('HDEL', beats, waiter)
+end
+
+-- Makes `waiter` the holder. `who` is its token, or its shared owner with a `=` before it.
+local function seat(waiter, who, flag, body, ttl)
+  if string.sub(who, 1, 1) == '=' then
+    redis.call('DEL', holders)
+    redis.call('ZADD', holders, clock() + ttl, waiter)
+    redis.call('PEXPIRE', holders, ttl)
+  end
+  redis.call('SET', lock, flag .. body, 'PX', ttl)
+end
+
+-- Gives the lock to one that waits: `fence` and `flag`, if it could be told. The lock is its own
+-- before it is told; where it was not, the lock is still to be given to somebody or removed.
+local function offer(waiter, how, ttl, body)
+  local client, who, rest = string.match(body, '^t1:([^:]*):([^:]*):%d+(.*)$')
+  if how == 'push' and waiter ~= token and not listens(client) then return nil end
+  local number = next_fence()
+  if not number then return nil end
+  local flag = redis.call('ZCARD', queue) > 1 and '*' or '-'
+  local since = string.format('%.0f', clock())
+  seat(waiter, who, flag, table.concat({ 't1', client, who, since }, ':') .. rest, ttl)
+  local message = table.concat({ 'granted', waiter, number, flag, lock }, ':')
+  if how == 'push' and waiter ~= token and not tell(client, message) then return nil end
+  leave(waiter)
+  return number, flag
+end
+
+-- Gives the lock to the first waiter that can be reached: who, its fence, the flag; or nil. One that
+-- has not been heard of in time is dropped; one that cannot be told keeps its place, since it may be
+-- reconnecting.
+local function hand_over()
+  local now = clock()
+  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
+    local beat = redis.call('HGET', beats, waiter) or ''
+    local good, how, ttl, body = string.match(beat, '^(%d+) (%a+) (%d+) (.*)$')
+    if not good or tonumber(good) < now then
+      leave(waiter)
+    else
+      -- One that is not told learns of it by asking, which makes it last; if it has died, others
+      -- need not wait for longer than they would have waited to hear of it.
+      local lasts = how == 'poll' and math.min(tonumber(ttl), good - now + 1) or tonumber(ttl)
+      local number, flag = offer(waiter, how, lasts, body)
+      if number then return waiter, number, flag end
+    end
+  end
+end
