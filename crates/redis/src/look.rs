@@ -1,13 +1,13 @@
 //! Looking at locks from outside: reads only, nothing is disturbed.
 //!
-//! In: a name or a glob. Out: who holds what. Who waits is not known: waiters poll.
+//! In: a name or a glob. Out: who holds what, and who waits for it, in order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use redis::Value;
-use tenure_core::Key;
-use tenure_core::backend::{Holding, LockInfo, Query};
+use redis::{FromRedisValue, Value};
+use tenure_core::backend::{Holding, LockInfo, Query, Waiting};
+use tenure_core::{Key, Token};
 
 use crate::backend::Shared;
 use crate::trouble::{Cause, Trouble};
@@ -17,6 +17,8 @@ use crate::value::Said;
 const SCANNED_AT_ONCE: usize = 1_000;
 /// How many locks are read in one round trip.
 const READ_AT_ONCE: usize = 256;
+/// How many commands it takes to read one.
+const READS: usize = 5;
 
 impl Shared {
     pub(crate) async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Trouble> {
@@ -61,21 +63,22 @@ impl Shared {
         for key in keys {
             let lock = self.keys.lock(key);
             pipe.cmd("GET").arg(&lock).cmd("PTTL").arg(&lock);
+            pipe.cmd("ZRANGE").arg(self.keys.queue(key)).arg(0).arg(-1);
+            pipe.cmd("HGETALL").arg(self.keys.beats(key));
+            pipe.cmd("ZRANGE").arg(self.keys.holders(key)).arg(0).arg(-1);
         }
-        let within = link.response_timeout();
-        let replies = link.call_all(&live, &pipe, within).await?;
-        let pairs = replies.chunks_exact(2);
-        let infos = keys.iter().zip(pairs).map(|(key, pair)| info(key, pair));
-        infos.filter_map(Result::transpose).collect()
+        let replies = link.call_all(&live, &pipe, link.response_timeout()).await?;
+        let infos = keys.iter().zip(replies.chunks_exact(READS));
+        infos.filter_map(|(key, replies)| info(key, replies).transpose()).collect()
     }
 }
 
 /// `None` if it is free by now, or of another type and so no lock.
-fn info(key: &Key, pair: &[Result<Value, Trouble>]) -> Result<Option<LockInfo>, Trouble> {
-    let [value, left] = pair else { return Ok(None) };
+fn info(key: &Key, replies: &[Result<Value, Trouble>]) -> Result<Option<LockInfo>, Trouble> {
+    let [value, left, queue, beats, holders] = replies else { return Ok(None) };
     let value = match value {
         Ok(Value::BulkString(value)) => value,
-        Err(trouble) if !is_wrong_type(trouble) => return Err(trouble.clone()),
+        Err(trouble) if trouble.cause() != Cause::WrongType => return Err(trouble.clone()),
         _ => return Ok(None),
     };
     let left = match left {
@@ -84,12 +87,35 @@ fn info(key: &Key, pair: &[Result<Value, Trouble>]) -> Result<Option<LockInfo>, 
         Ok(Value::Int(millis)) => u64::try_from(*millis).ok().map(Duration::from_millis),
         _ => None,
     };
-    let said = Said::parse(value);
-    let token = said.token();
-    let holding = Holding::new(said.holder(left), None, token);
-    Ok(Some(LockInfo::exclusive(key.clone(), vec![holding], None)))
+    let waiters = waiters(read(queue), &read(beats));
+    let holdings = holdings(Said::parse(value), left, read(holders));
+    Ok(Some(LockInfo::exclusive(key.clone(), holdings, Some(waiters))))
 }
 
-fn is_wrong_type(trouble: &Trouble) -> bool {
-    trouble.cause() == Cause::WrongType
+/// What stands there, or nothing where it is of another type.
+fn read<T: FromRedisValue + Default>(reply: &Result<Value, Trouble>) -> T {
+    let reply = reply.as_ref().ok().cloned();
+    reply.and_then(|reply| redis::from_redis_value(reply).ok()).unwrap_or_default()
+}
+
+/// One holder; or, where an owner shares the lock with others, the same words for each of its claims.
+fn holdings(said: Said, left: Option<Duration>, shared: Vec<String>) -> Vec<Holding> {
+    let (own, is_shared) = (said.token(), said.is_shared());
+    let holder = said.holder(left);
+    let claims = shared.iter().filter_map(|token| Token::parse(token)).map(Some);
+    let tokens: Vec<_> = if is_shared { claims.collect() } else { vec![own] };
+    tokens.into_iter().map(|token| Holding::new(holder.clone(), None, token)).collect()
+}
+
+/// Those in the queue of whom a heartbeat is known, first come first.
+fn waiters(queue: Vec<String>, beats: &HashMap<String, Vec<u8>>) -> Vec<Waiting> {
+    queue.iter().filter_map(|token| waiter(beats.get(token)?)).collect()
+}
+
+/// A heartbeat is `until how ttl value`, see `scripts/acquire.lua`.
+fn waiter(beat: &[u8]) -> Option<Waiting> {
+    let body = beat.splitn(4, |byte| *byte == b' ').nth(3)?;
+    let holder = Said::parse(&[b"-", body].concat()).holder(None);
+    let since = holder.since;
+    Some(Waiting::new(holder, since))
 }

@@ -96,6 +96,11 @@ impl Said {
         holder
     }
 
+    /// Whether an owner holds it that several processes share.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Said::Held { token: None, .. })
+    }
+
     pub(crate) fn token(&self) -> Option<Token> {
         match self {
             Said::Held { token, .. } => *token,
