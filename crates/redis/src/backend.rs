@@ -282,6 +282,11 @@ impl Backend for Redis {
         Box::pin(async { Ok(()) })
     }
 
+    fn heed(&self, _: &Arc<Lease>) {
+        // Whoever comes to wait for it says so in our inbox.
+        self.shared.inbox.listen();
+    }
+
     fn tend(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.shared.renewals.settle_on(Handle::current());

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -77,12 +78,14 @@ impl Inbox {
         Inbox { shared, task: Mutex::default(), closed: AtomicBool::new(false) }
     }
 
-    /// Makes sure that somebody keeps the connection up.
+    /// Makes sure that somebody keeps the connection up. Whoever never waits needs none.
     pub(crate) fn listen(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = task.as_ref().is_some_and(|task| !task.is_finished());
-        if !runs && !self.closed.load(Ordering::Acquire) {
-            *task = Some(tokio::spawn(keep_up(self.shared.clone())).abort_handle());
+        if let (false, Ok(here)) =
+            (runs || self.closed.load(Ordering::Acquire), Handle::try_current())
+        {
+            *task = Some(here.spawn(keep_up(self.shared.clone())).abort_handle());
         }
     }
 

@@ -198,8 +198,10 @@ const WORDS: [(&str, Cause, &str); 18] = [
 ];
 
 /// The server does not always name the right that is missing inside a script.
-const NOPERM: &str = "the user lacks a right; needed are EVAL, EVALSHA, GET, SET, DEL, PTTL, \
-                      PEXPIRE, TIME, SCAN, INFO, PING and the keys under the prefix";
+const NOPERM: &str = "the user lacks a right; these are enough: `~PREFIX:* &PREFIX:inbox:* +eval \
+                      +evalsha +get +set +del +exists +pttl +pexpire +time +zadd +zrem +zrange \
+                      +zrevrange +zrank +zscore +zcard +zremrangebyscore +hget +hset +hdel +hgetall \
+                      +publish +subscribe +pubsub +scan +info +ping +client`";
 
 fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
     if let Some((_, cause, what)) = WORDS.iter().find(|(known, ..)| *known == word) {

@@ -58,7 +58,6 @@ impl Shared {
     /// One attempt; "held by another" is an answer.
     pub(crate) async fn ask_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
         refuse_unsupported(claim)?;
-        self.inbox.listen();
         match self.take_bare(claim).await {
             Ok(Some(grant)) => return Ok(Attempt::Granted(grant)),
             Err(trouble) if trouble.cause() != Cause::Cut => return Err(trouble.into()),

@@ -78,7 +78,7 @@ async fn t47_names_are_looked_up_anew() {
 /// t47: a name that leads nowhere is unavailable within the connect time-out, and is named.
 #[tokio::test]
 async fn t47_a_name_that_does_not_exist() {
-    let trouble = target("redis://:hunter2@db.invalid").connect(None).await.unwrap_err();
+    let trouble = target("redis://:hunter2@db.invalid").connect(None, None).await.unwrap_err();
     assert_eq!(trouble.cause(), Cause::Down);
     let text = format!("{trouble:?}");
     assert!(text.contains("redis `db.invalid:6379`: ") && !text.contains("hunter2"), "{text}");

@@ -72,8 +72,8 @@ async fn a_key_has_one_connection() {
             }
         }
     }
-    server.client().command(&["ECHO", "the end"]);
-    let senders = monitor.senders("the end");
+    server.client().command(&["ECHO", "finis"]);
+    let senders = monitor.senders("finis");
     assert_eq!(senders.len(), KEYS);
     assert!(senders.values().all(|senders| senders.len() == 1), "{senders:?}");
     assert_eq!(senders.values().flatten().collect::<BTreeSet<_>>().len(), 4);

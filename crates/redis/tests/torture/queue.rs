@@ -1,0 +1,398 @@
+//! The queue: a lock is handed to the next that waits, who is told by one message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Attempt, Backend, Grant, Loss, Release, Term, Then};
+use tenure_core::{Claim, Lease, Locker};
+use tenure_redis::Redis;
+use tenure_testkit::servers::{RedisServer, Reply};
+use tenure_testkit::wait::{eventually, lapse, within};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::relay::{Relay, Way};
+use crate::support::{claim, clients, get, granted, lease, locker, redis, requests};
+
+const LONG: Duration = Duration::from_secs(20);
+const LOCK: &str = "tenure:lock:k";
+const QUEUE: &str = "tenure:queue:k";
+/// The order in which connections are made behind a relay.
+const INBOX: usize = 1;
+
+type Waiter = JoinHandle<Grant>;
+
+/// A claim that waits, and is known to the server.
+async fn waiting(server: &RedisServer, store: &Redis, claim: &Arc<Claim>) -> Waiter {
+    let (there, waits) = (store.clone(), claim.clone());
+    let waiter = tokio::spawn(async move { there.acquire(&waits).await.unwrap() });
+    let token = claim.token().expose();
+    eventually("it to wait", || async { beat(server, &token).contains(" push ") }).await;
+    waiter
+}
+
+fn beat(server: &RedisServer, token: &str) -> String {
+    server.client().text(&["HGET", "tenure:beat:k", token]).unwrap_or_default()
+}
+
+fn place(server: &RedisServer, claim: &Claim) -> Option<String> {
+    server.client().text(&["ZRANK", QUEUE, &claim.token().expose()])
+}
+
+async fn behind(relay: &Relay) -> Redis {
+    Redis::builder(&relay.url()).connect().await.unwrap()
+}
+
+async fn released(store: &Redis, lease: &Arc<Lease>) {
+    assert_eq!(store.release(lease, Then::Free).await.unwrap(), Release::Freed);
+}
+
+/// A9, A24: the lock goes to the next, who is told: neither of them asks for anything more.
+#[tokio::test]
+async fn a_lock_is_handed_over() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let (held, next) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let waiter = waiting(&server, &b, &next).await;
+    assert!(get(&server, LOCK).unwrap().starts_with("*t1:"), "the holder's value says who waits");
+    let before = requests(&server);
+    released(&a, &held).await;
+    let grant = within("the turn", waiter).await.unwrap();
+    assert!(requests(&server) - before <= 2, "a release, and at most one heartbeat");
+    assert!(grant.fence > held.fence().server());
+    assert!(get(&server, LOCK).unwrap().starts_with("-t1:"), "nobody waits any more");
+    assert_eq!(server.client().command(&["EXISTS", QUEUE, "tenure:beat:k"]), Reply::Int(0));
+}
+
+/// What a push tells counts from the heartbeat before it, which was sent before the grant.
+#[tokio::test]
+async fn a_pushed_lease_is_never_too_long() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let (held, next) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let waiter = waiting(&server, &b, &next).await;
+    let before = a.clock().now();
+    released(&a, &held).await;
+    let grant = within("the turn", waiter).await.unwrap();
+    let Term::Lease { from, ttl } = grant.term else { panic!("{grant:?}") };
+    assert!(from <= before && ttl == LONG);
+}
+
+/// A push that was held up until its grant had ended is not believed: its fence is below the stamp
+/// of the heartbeat that came after.
+#[tokio::test]
+async fn a_late_push_is_not_believed() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port());
+    let (a, b) = (redis(&server).await, behind(&relay).await);
+    let (held, late) = (lease(&a, "k", LONG).await, claim("k", Duration::from_millis(200)));
+    let waiter = waiting(&server, &b, &late).await;
+    relay.hold(INBOX, Way::Replies);
+    // It neither hears nor asks, and so loses what it was given.
+    waiter.abort();
+    released(&a, &held).await;
+    eventually("the grant to end", || async { get(&server, LOCK).is_none() }).await;
+    let rival = lease(&a, "k", LONG).await;
+    let again = waiting(&server, &b, &late).await;
+    relay.let_go(INBOX);
+    lapse(Duration::from_millis(300)).await;
+    assert!(!again.is_finished(), "two would hold it");
+    released(&a, &rival).await;
+    let grant = within("the turn", again).await.unwrap();
+    assert!(grant.fence > rival.fence().server());
+}
+
+/// One that cannot be told keeps its place, and those behind it are not kept waiting by it.
+#[tokio::test]
+async fn one_that_cannot_be_told_keeps_its_place() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port());
+    let (a, b, c) = (redis(&server).await, behind(&relay).await, redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    let (first, second) = (claim("k", LONG), claim("k", LONG));
+    let deaf = waiting(&server, &b, &first).await;
+    let next = waiting(&server, &c, &second).await;
+    // Its inbox is cut, and it has no time to come back.
+    deaf.abort();
+    relay.lead_to(1);
+    relay.cut(INBOX);
+    eventually("the inbox to be gone", || async { listeners(&server) == 1 }).await;
+    released(&a, &held).await;
+    within("the turn of the second", next).await.unwrap();
+    assert_eq!(place(&server, &first).as_deref(), Some("0"));
+    assert!(get(&server, LOCK).unwrap().starts_with("*t1:"), "it is known to wait");
+}
+
+fn listeners(server: &RedisServer) -> usize {
+    let list = server.client().text(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
+    list.lines().count()
+}
+
+/// A newcomer that finds the lock free, and those who wait out of reach, takes it with the flag.
+#[tokio::test]
+async fn a_newcomer_keeps_the_flag() {
+    let server = RedisServer::start();
+    let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
+    let (_held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    waiting(&server, &b, &waits).await.abort();
+    b.close().await;
+    eventually("the inbox to be gone", || async { listeners(&server) == 0 }).await;
+    server.client().command(&["DEL", LOCK]);
+    let grant = granted(&c, &claim("k", LONG)).await;
+    assert!(grant.contended);
+    assert!(get(&server, LOCK).unwrap().starts_with("*t1:"));
+}
+
+/// A newcomer does not come before those who wait, also where the clock freed the lock.
+#[tokio::test]
+async fn a_newcomer_stands_behind() {
+    let server = RedisServer::start();
+    let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
+    let (_held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let waiter = waiting(&server, &b, &waits).await;
+    server.client().command(&["DEL", LOCK]);
+    let tried = c.try_acquire(&claim("k", LONG)).await.unwrap();
+    assert!(matches!(tried, Attempt::Held(_)), "{tried:?}");
+    within("the turn", waiter).await.unwrap();
+}
+
+/// A24: a process that died while it waited costs nothing, whoever else listens to everything.
+#[tokio::test]
+async fn a_dead_waiter_costs_nothing() {
+    let server = RedisServer::start();
+    let mut nosy = server.client();
+    nosy.command(&["PSUBSCRIBE", "*"]);
+    let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    waiting(&server, &b, &claim("k", Duration::from_secs(600))).await.abort();
+    let next = waiting(&server, &c, &claim("k", LONG)).await;
+    b.close().await;
+    eventually("the inbox to be gone", || async { listeners(&server) == 2 }).await;
+    released(&a, &held).await;
+    within("the turn of the living", next).await.unwrap();
+}
+
+/// One that has not been heard of for long is dropped from the queue.
+#[tokio::test]
+async fn a_silent_waiter_is_dropped() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    waiting(&server, &b, &waits).await.abort();
+    lapse(Duration::from_millis(3_200)).await;
+    released(&a, &held).await;
+    assert_eq!((get(&server, LOCK), place(&server, &waits)), (None, None));
+}
+
+/// A10: a wait that is given up leaves the queue, and what it was just given goes to the next.
+#[tokio::test]
+async fn abandoned_waits_leave() {
+    let server = RedisServer::start();
+    let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    let (gone, stays) = (claim("k", LONG), claim("k", LONG));
+    waiting(&server, &b, &gone).await.abort();
+    let next = waiting(&server, &c, &stays).await;
+    b.abandon(&gone).await.unwrap();
+    assert_eq!((place(&server, &gone), place(&server, &stays).as_deref()), (None, Some("0")));
+    released(&a, &held).await;
+    within("the turn", next).await.unwrap();
+}
+
+/// A grant that is told to a process which does not know the claim is given back at once.
+#[tokio::test]
+async fn a_grant_for_nobody_is_given_back() {
+    let server = RedisServer::start();
+    let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    let known = claim("k", LONG);
+    waiting(&server, &b, &known).await.abort();
+    let next = waiting(&server, &c, &claim("k", LONG)).await;
+    // The same heartbeat under a token that its process has never heard of.
+    let (token, ghost) = (known.token().expose(), "f".repeat(32));
+    let forged = beat(&server, &token).replace(&token, &ghost);
+    b.abandon(&known).await.unwrap();
+    server.client().command(&["ZADD", QUEUE, "1", &ghost]);
+    server.client().command(&["HSET", "tenure:beat:k", &ghost, &forged]);
+    released(&a, &held).await;
+    within("the turn of the next", next).await.unwrap();
+}
+
+/// t34: an inbox that is cut comes back by itself, and the wait goes on where it was.
+#[tokio::test]
+async fn t34_a_cut_inbox_comes_back() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let waiter = waiting(&server, &b, &waits).await;
+    for _ in 0..5 {
+        server.client().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        eventually("the inbox to be back", || async { listeners(&server) == 1 }).await;
+        let token = waits.token().expose();
+        eventually("it to rely on it", || async { beat(&server, &token).contains(" push ") }).await;
+    }
+    assert_eq!(place(&server, &waits).as_deref(), Some("0"));
+    released(&a, &held).await;
+    within("the turn", waiter).await.unwrap();
+}
+
+/// t33: a push that never arrives costs a heartbeat, not the lock.
+#[tokio::test]
+async fn t33_a_lost_push_is_made_up_for() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port());
+    let (a, b) = (redis(&server).await, behind(&relay).await);
+    let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let waiter = waiting(&server, &b, &waits).await;
+    relay.hold(INBOX, Way::Replies);
+    released(&a, &held).await;
+    within("the turn", waiter).await.unwrap();
+}
+
+/// A lock whose holder died with its process goes to the next when its ttl ends.
+#[tokio::test]
+async fn t32_a_dead_holder_is_followed() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let _dead = lease(&a, "k", Duration::from_millis(700)).await;
+    let waiter = waiting(&server, &b, &claim("k", LONG)).await;
+    within("the turn", waiter).await.unwrap();
+}
+
+/// A9: where nobody may listen, whoever waits asks at its interval, and gets its turn in order.
+#[tokio::test]
+async fn waiting_without_the_right_to_listen() {
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", "-subscribe"];
+    server.client().command(&[&["ACL", "SETUSER", "deaf"], &rights[..]].concat());
+    let url = format!("redis://deaf:hunter2@127.0.0.1:{}", server.port());
+    let (a, b) = (redis(&server).await, Redis::connect(&url).await.unwrap());
+    let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let (there, claim) = (b.clone(), waits.clone());
+    let waiter = tokio::spawn(async move { there.acquire(&claim).await.unwrap() });
+    let token = waits.token().expose();
+    eventually("it to wait", || async { beat(&server, &token).contains(" poll ") }).await;
+    released(&a, &held).await;
+    let grant = within("the turn", waiter).await.unwrap();
+    assert!(matches!(grant.term, Term::Lease { ttl, .. } if ttl == LONG));
+    assert!(crate::support::pttl(&server, LOCK) > 15_000, "it lasts from the asking on");
+}
+
+/// A script that may not publish frees the lock all the same, and those who wait find out.
+#[tokio::test]
+async fn releasing_without_the_right_to_publish() {
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", "-publish"];
+    server.client().command(&[&["ACL", "SETUSER", "mute"], &rights[..]].concat());
+    let url = format!("redis://mute:hunter2@127.0.0.1:{}", server.port());
+    let (a, b) = (Redis::connect(&url).await.unwrap(), redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    let waiter = waiting(&server, &b, &claim("k", LONG)).await;
+    released(&a, &held).await;
+    within("the turn", waiter).await.unwrap();
+}
+
+/// t41: on a full server the lock is still handed over.
+#[tokio::test]
+async fn t41_handed_over_on_a_full_server() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    let waiter = waiting(&server, &b, &claim("k", LONG)).await;
+    server.client().command(&["CONFIG", "SET", "maxmemory", "1"]);
+    released(&a, &held).await;
+    within("the turn", waiter).await.unwrap();
+}
+
+/// Whatever became of the queue's keys, what is ours can be given back; and whoever would wait is
+/// told what is wrong.
+#[tokio::test]
+async fn a_queue_of_another_type() {
+    for key in [QUEUE, "tenure:beat:k"] {
+        let server = RedisServer::start();
+        let (a, b) = (redis(&server).await, redis(&server).await);
+        let held = lease(&a, "k", LONG).await;
+        server.client().command(&["SET", key, "x"]);
+        let fault = within("a refusal", b.acquire(&claim("k", LONG))).await.unwrap_err();
+        assert!(fault.to_string().contains("another type"), "{fault}");
+        let value = get(&server, LOCK).unwrap().replacen('-', "*", 1);
+        server.client().command(&["SET", LOCK, &value, "KEEPTTL"]);
+        released(&a, &held).await;
+        assert_eq!(get(&server, LOCK), None);
+    }
+}
+
+/// t68: a holder is told in its inbox that its lock was taken away, long before its next renewal;
+/// and the next in the queue has it.
+#[tokio::test]
+async fn t68_the_former_holder_is_told() {
+    let server = RedisServer::start();
+    let (a, b, c) = (locker(&server).await, redis(&server).await, redis(&server).await);
+    let guard = a.lock("k").ttl(Duration::from_secs(300)).await.unwrap();
+    eventually("its inbox to be open", || async { listeners(&server) == 1 }).await;
+    let waiter = waiting(&server, &b, &claim("k", LONG)).await;
+    let seen = c.inspect(&tenure_core::backend::Query::Key(guard.key().clone())).await.unwrap();
+    let token = seen[0].holders[0].token.unwrap();
+    let by = "ann: stuck";
+    assert_eq!(c.force_release(guard.key(), token, by).await.unwrap(), Release::Freed);
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Forced(by.into()));
+    within("the turn", waiter).await.unwrap();
+}
+
+/// Whoever waits can be seen, in order, with what they said of themselves.
+#[tokio::test]
+async fn the_queue_can_be_seen() {
+    let server = RedisServer::start();
+    let (a, b, c) = (locker(&server).await, locker(&server).await, locker(&server).await);
+    let _guard = a.lock("k").await.unwrap();
+    let mut waits = JoinSet::new();
+    for (place, (locker, label)) in [(&b, "first"), (&c, "second")].into_iter().enumerate() {
+        waits.spawn(locker.lock("k").label(label).into_future());
+        eventually("it to wait", || async { queue_of(&a).await.len() == place + 1 }).await;
+    }
+    assert_eq!(queue_of(&a).await, ["first", "second"]);
+}
+
+async fn queue_of(locker: &Locker) -> Vec<String> {
+    let info = locker.inspect("k").await.unwrap().unwrap();
+    info.waiters.unwrap().into_iter().map(|waiting| waiting.holder.label.unwrap()).collect()
+}
+
+/// t48: a thousand tasks in ten processes on one key: at most one claim for each process, three
+/// connections each, and everybody is served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t48_a_thousand_tasks_in_ten_processes() {
+    let server = RedisServer::start();
+    let mut lockers = Vec::new();
+    for _ in 0..10 {
+        lockers.push(locker(&server).await);
+    }
+    let first = lockers[0].lock("k").await.unwrap();
+    let mut tasks = JoinSet::new();
+    for task in 0..1_000 {
+        let locker = lockers[task % 10].clone();
+        tasks.spawn(async move { locker.lock("k").await.unwrap().release().await.unwrap() });
+    }
+    eventually("every process to wait", || async { queued(&server) == 9 }).await;
+    first.release().await.unwrap();
+    let watch = async {
+        let mut most = 0;
+        while !tasks.is_empty() {
+            most = most.max(queued(&server));
+            while let Some(done) = tasks.try_join_next() {
+                done.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+        most
+    };
+    assert!(within("everybody's turn", watch).await <= 10);
+    assert_eq!(queued(&server), 0);
+    assert!(clients(&server) + listeners(&server) <= 30);
+}
+
+fn queued(server: &RedisServer) -> usize {
+    match server.client().command(&["ZCARD", QUEUE]) {
+        Reply::Int(count) => usize::try_from(count).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
