@@ -166,7 +166,7 @@ impl Shared {
     async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
         self.inbox.desk().forget(claim.token());
         let link = self.commands.of(claim.key());
-        Run::abandon(&self.keys, claim).on::<Freed>(link).await?;
+        Run::release(&self.keys, claim, None).on::<Freed>(link).await?;
         if !link.may_have_strays(claim.ttl()) {
             return Ok(());
         }

@@ -114,19 +114,14 @@ impl Run {
         run
     }
 
-    /// Free it, or keep it closed for a while.
+    /// Free it, or keep it closed for a while, if it is ours; and leave its queue.
     pub(crate) fn release(keys: &Keys, claim: &Claim, closed: Option<Duration>) -> Self {
-        Self::give_back(keys, claim.key(), claim.token(), &who(claim), closed, "0")
-    }
-
-    /// Free it if it is ours, and leave its queue.
-    pub(crate) fn abandon(keys: &Keys, claim: &Claim) -> Self {
-        Self::give_back(keys, claim.key(), claim.token(), &who(claim), None, "1")
+        Self::give_back(keys, claim.key(), claim.token(), &who(claim), closed)
     }
 
     /// The same for a claim of which only the token is known.
     pub(crate) fn disown(keys: &Keys, key: &Key, token: Token) -> Self {
-        Self::give_back(keys, key, token, &token.expose(), None, "1")
+        Self::give_back(keys, key, token, &token.expose(), None)
     }
 
     fn give_back(
@@ -135,14 +130,12 @@ impl Run {
         token: Token,
         who: &str,
         closed: Option<Duration>,
-        leave: &str,
     ) -> Self {
         let mut run = Self::on_lock(&RELEASE, keys, key, token);
         run.words.add(who);
         // Closed for less than the server can count is still closed, not free.
         let closed = closed.map(|rest| millis(rest.max(Duration::from_millis(1))));
         run.words.add(closed.as_deref().unwrap_or("0"));
-        run.words.add(leave);
         run.words.add(keys.inboxes());
         run
     }

@@ -8,8 +8,7 @@
 -- ARGV[1] token    the claim's, echoed first in every answer
 -- ARGV[2] who      the token, or `=` and the shared owner
 -- ARGV[3] closed   for how many milliseconds nobody may have it; 0 frees it
--- ARGV[4] leave    '1' to leave the queue as well, whether it is ours or not
--- ARGV[5] inbox    what the names of inboxes start with
+-- ARGV[4] inbox    what the names of inboxes start with
 --
 -- Returns {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or
 --         {token, 'not_held'} (expired, or taken by another)
@@ -26,17 +25,19 @@ if type(value) == 'string' then
 end
 
 -- The usual case: ours, and nobody waits.
-if holder == token and flag == '-' and closed == 0 and ARGV[4] == '0' then
+if holder == token and flag == '-' and closed == 0 then
   redis.call('DEL', lock)
   return { token, 'freed' }
 end
 
-local fence, queue, beats, holders, inbox = KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[5]
+local fence, queue, beats, holders, inbox = KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[4]
 
 --@include fence.lua
 --@include queue.lua
 
-if ARGV[4] == '1' then pcall(leave, token) end
+-- Whoever gives back waits no more. It may wait: a heartbeat that was under way when it was granted
+-- the lock is carried out before this, and where the lock has been another's since, it queues again.
+pcall(leave, token)
 if holder ~= who then return { token, 'not_held' } end
 if who ~= token then
   local ours = redis.call('ZREM', holders, token)

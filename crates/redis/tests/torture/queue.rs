@@ -396,3 +396,20 @@ fn queued(server: &RedisServer) -> usize {
         other => panic!("{other:?}"),
     }
 }
+
+/// A release that comes too late leaves the queue as well: a heartbeat that was under way before it
+/// may have put its claim there.
+#[tokio::test]
+async fn a_late_release_leaves_no_ghost() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let ended = lease(&a, "k", Duration::from_millis(50)).await;
+    eventually("its end", || async { get(&server, LOCK).is_none() }).await;
+    let rival = lease(&b, "k", LONG).await;
+    // The heartbeat, carried out late.
+    waiting(&server, &a, ended.claim()).await.abort();
+    assert_eq!(a.release(&ended, Then::Free).await.unwrap(), Release::NotHeld);
+    assert_eq!(place(&server, ended.claim()), None);
+    released(&b, &rival).await;
+    assert_eq!(get(&server, LOCK), None);
+}
