@@ -79,8 +79,9 @@ if holder == who then
   -- longer ttl keeps it.
   local number, refusal = fence_of_ours()
   if not number then return refusal end
+  -- A hand-over that stopped half-way has left us in the queue.
+  leave(token)
   if shared then
-    leave(token)
     redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
     redis.call('ZADD', holders, 'GT', clock() + ttl, token)
     redis.call('PEXPIRE', holders, math.max(left, ttl))
