@@ -6,9 +6,10 @@
 //! Absent on purpose: no writer, no clock, no colour. Tables are in `ls.rs` and `show.rs`.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use tenure::backend::Loss;
+use tenure::backend::{LockInfo, Loss};
+use tenure::time::UnixMillis;
 use tenure::{Client, Fence, Holder};
 
 use crate::text::{escape, exact, ordinal, shell_word, short};
@@ -34,6 +35,11 @@ pub(crate) fn waiting(key: &str, holder: Option<&Holder>, place: Option<u64>) ->
     parts.extend(place.map(|place| format!("you are {}", ordinal(place))));
     let line = format!("tenure: waiting for {}", escape(key));
     if parts.is_empty() { line } else { format!("{line}: {}", parts.join(", ")) }
+}
+
+/// The engine cannot be asked for now; the wait goes on for a while.
+pub(crate) fn waiting_in_vain(key: &str, cause: &str) -> String {
+    format!("tenure: waiting for {}: {}", escape(key), escape(cause))
 }
 
 fn obstacle(holder: &Holder) -> Vec<String> {
@@ -96,9 +102,96 @@ fn holder_briefly(holder: &Holder) -> String {
 
 /// Where to look next. `option` is the one that leads to the same place, if one was given.
 pub(crate) fn hint_show(key: &str, option: Option<&str>) -> String {
-    let option = option.map(|option| format!("{} ", escape(option))).unwrap_or_default();
+    hint(&paste("show", option, key))
+}
+
+/// A command that can be pasted into a shell, its options before the key.
+pub(crate) fn paste(command: &str, options: Option<&str>, key: &str) -> String {
+    let options = options.map(|options| format!("{} ", escape(options))).unwrap_or_default();
     let literal = if key.starts_with('-') { "-- " } else { "" };
-    format!("hint: tenure show {option}{literal}{}", shell_word(key))
+    format!("tenure {command} {options}{literal}{}", shell_word(key))
+}
+
+/// What was taken for a script ends by itself: when.
+pub(crate) fn not_renewed(key: &str, ttl: Duration, until: UnixMillis) -> String {
+    let (key, ttl, until) = (escape(key), exact(ttl), moment(until));
+    format!("tenure: {key} has a ttl of {ttl} and nobody renews it: rely on it until {until}")
+}
+
+/// A moment for people, to the second.
+pub(crate) fn moment(at: UnixMillis) -> String {
+    let at = UNIX_EPOCH.checked_add(Duration::from_millis(at.0)).unwrap_or(UNIX_EPOCH);
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+/// Given back by its token.
+pub(crate) fn released(key: &str) -> String {
+    format!("tenure: released {}", escape(key))
+}
+
+/// Not given back: the token is of the past, or of another lock. `now` is how the lock stands.
+pub(crate) fn not_ours(key: &str, now: Option<&LockInfo>) -> String {
+    let holding = now.and_then(|lock| lock.holders.first());
+    let stands = holding.map_or("is free".into(), |holding| holder_briefly(&holding.holder));
+    let key = escape(key);
+    format!("tenure: not released: {key} is not held under this token (any more); it {stands}")
+}
+
+/// Whether the process that took a lock still runs, as far as it can be seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Runs,
+    Ended,
+}
+
+/// Who is about to lose a lock.
+pub(crate) fn held(key: &str, holder: &Holder, life: Option<Life>) -> String {
+    let mut parts = obstacle(holder);
+    parts.extend(life.map(|life| match life {
+        Life::Runs => "its process runs on this machine".into(),
+        Life::Ended => "its process has ended".into(),
+    }));
+    let verb = if holder.closing { "was" } else { "is" };
+    format!("tenure: {} {verb} {}", escape(key), parts.join(", "))
+}
+
+/// The question before a lock is taken away; the answer is the key.
+pub(crate) fn type_again() -> String {
+    "type the key again to take it away: ".into()
+}
+
+/// The holder was seen to live while the question was open.
+pub(crate) fn renewed(key: &str) -> String {
+    format!("tenure: {} was renewed just now: its holder is alive", escape(key))
+}
+
+/// The operator thought again.
+pub(crate) fn not_typed(key: &str) -> String {
+    format!("tenure: not released: {} was not typed", escape(key))
+}
+
+/// Taken away, and what that means for whoever had it.
+pub(crate) fn forced(key: &str, holder: &Holder, life: Option<Life>) -> String {
+    let key = escape(key);
+    let then = match life {
+        _ if holder.closing => return format!("tenure: opened {key}"),
+        Some(Life::Ended) => "a script that has its token learns it at its release".into(),
+        _ => {
+            format!("{} learns it at the next renewal, and may go on until then", long_name(holder))
+        }
+    };
+    format!("tenure: released {key} by force: {then}")
+}
+
+/// Nobody holds it.
+pub(crate) fn nothing_to_release(key: &str) -> String {
+    format!("tenure: nothing to release: {} is free", escape(key))
+}
+
+/// Not taken away: it is not the holder any more that was shown.
+pub(crate) fn changed_hands(key: &str, holder: &Holder) -> String {
+    let (key, stands) = (escape(key), holder_briefly(holder));
+    format!("tenure: not released: {key} has changed hands meanwhile; it {stands}")
 }
 
 /// Why the lock is about to end.
@@ -198,7 +291,7 @@ pub(crate) fn free(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure::time::UnixMillis;
+    use crate::view::samples;
 
     const FIVE: Duration = Duration::from_secs(5);
 
@@ -243,6 +336,7 @@ mod tests {
     #[test]
     fn waiting_with_less() {
         assert_eq!(waiting("k", None, None), "tenure: waiting for k");
+        assert_eq!(waiting_in_vain("k", "refused"), "tenure: waiting for k: refused");
         assert_eq!(waiting("k", None, Some(1)), "tenure: waiting for k: you are 1st");
         assert_eq!(
             waiting("k", Some(&holder()), None),
@@ -326,6 +420,78 @@ mod tests {
             "hint: tenure show -u file:/var/lock -- -x"
         );
         assert_eq!(hint("try 5m"), "hint: try 5m");
+    }
+
+    /// What is said of a lock that a script takes and gives back.
+    #[test]
+    fn scripted_locks() {
+        let until = UnixMillis(1_800_000_000_123);
+        let cases = [
+            (
+                not_renewed("k", Duration::from_secs(600), until),
+                "tenure: k has a ttl of 10m00s and nobody renews it: rely on it until \
+                 2027-01-15T08:00:00Z",
+            ),
+            (released("k"), "tenure: released k"),
+            (
+                not_ours("k", None),
+                "tenure: not released: k is not held under this token (any more); it is free",
+            ),
+            (
+                not_ours("k", Some(&samples::busy("k"))),
+                "tenure: not released: k is not held under this token (any more); it is held by \
+                 deploy@ci-7 for 4m12s",
+            ),
+            (paste("release", Some("--token TOKEN"), "-x"), "tenure release --token TOKEN -- -x"),
+        ];
+        for (line, text) in cases {
+            assert_eq!(line, text);
+        }
+    }
+
+    /// What is said of a lock that is taken away.
+    #[test]
+    fn forced_locks() {
+        let full_name = "deploy@ci-7 (pid 812, \"release 41\")";
+        let held_by = format!("tenure: k is held 4m12s by {full_name}, 21s of lease left");
+        let cases = [
+            (held("k", &full(), None), held_by.clone()),
+            (
+                held("k", &full(), Some(Life::Runs)),
+                format!("{held_by}, its process runs on this machine"),
+            ),
+            (held("k", &full(), Some(Life::Ended)), format!("{held_by}, its process has ended")),
+            (
+                held("k", &closing(), None),
+                format!("tenure: k was released by {full_name}, kept closed for another 21s"),
+            ),
+            (
+                forced("k", &full(), None),
+                format!(
+                    "tenure: released k by force: {full_name} learns it at the next renewal, and \
+                     may go on until then"
+                ),
+            ),
+            (forced("k", &closing(), None), "tenure: opened k".into()),
+            (
+                forced("k", &full(), Some(Life::Ended)),
+                "tenure: released k by force: a script that has its token learns it at its release"
+                    .into(),
+            ),
+            (type_again(), "type the key again to take it away: ".into()),
+            (renewed("k"), "tenure: k was renewed just now: its holder is alive".into()),
+            (not_typed("k"), "tenure: not released: k was not typed".into()),
+            (nothing_to_release("k"), "tenure: nothing to release: k is free".into()),
+            (
+                changed_hands("k", &full()),
+                "tenure: not released: k has changed hands meanwhile; it is held by deploy@ci-7 \
+                 for 4m12s"
+                    .into(),
+            ),
+        ];
+        for (line, text) in cases {
+            assert_eq!(line, text);
+        }
     }
 
     /// A lock that ends while the command runs: why, and what was done.

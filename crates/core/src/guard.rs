@@ -326,6 +326,19 @@ pub struct WrittenLease {
     pub(crate) ttl: Duration,
 }
 
+impl WrittenLease {
+    /// A lease of which only the key and the token were kept: enough to adopt and release it, without
+    /// its fence. It lasts at least `ttl` from its adoption on.
+    pub fn from_token(key: &Key, token: Token, ttl: Duration) -> Self {
+        WrittenLease { key: key.to_string(), token, fence: Fence::NONE, ttl }
+    }
+
+    /// The token it is held under. A secret: keep it out of logs.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+}
+
 impl fmt::Display for WrittenLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
