@@ -34,7 +34,7 @@ Durations: 500ms, 10s, 5m, 1h30m. Data goes to stdout, talk to stderr.";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Everywhere {
-    /// Where the locks are kept, such as file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
+    /// Where the locks are kept: redis://HOST, file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
     ///
     /// Without one, locks are kept in a directory of this user on this machine.
     #[arg(short, long, global = true, value_name = "URL", conflicts_with = "url_file")]
@@ -367,8 +367,14 @@ mod tests {
         ] {
             assert!(run.contains(text), "{text}: {run}");
         }
-        for name in ["ls", "show"] {
-            assert!(help(name).contains(LOOK_AFTER_HELP), "{name}");
+        let ends = [
+            ("ls", LOOK_AFTER_HELP),
+            ("show", LOOK_AFTER_HELP),
+            ("acquire", ACQUIRE_AFTER_HELP),
+            ("release", RELEASE_AFTER_HELP),
+        ];
+        for (name, end) in ends {
+            assert!(help(name).contains(end), "{name}");
         }
     }
 

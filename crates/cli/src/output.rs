@@ -149,10 +149,18 @@ pub(crate) fn held(key: &str, holder: &Holder, life: Option<Life>) -> String {
     let mut parts = obstacle(holder);
     parts.extend(life.map(|life| match life {
         Life::Runs => "its process runs on this machine".into(),
+        // It may be a script's, which goes on working: that must not look like a dead holder.
+        Life::Ended if is_the_tool(holder) => {
+            "its process has ended, as that of `tenure acquire` always has".into()
+        }
         Life::Ended => "its process has ended".into(),
     }));
     let verb = if holder.closing { "was" } else { "is" };
     format!("tenure: {} {verb} {}", escape(key), parts.join(", "))
+}
+
+fn is_the_tool(holder: &Holder) -> bool {
+    holder.client.as_ref().is_some_and(|client| client.program == env!("CARGO_BIN_NAME"))
 }
 
 /// The question before a lock is taken away; the answer is the key.
@@ -452,6 +460,8 @@ mod tests {
     /// What is said of a lock that is taken away.
     #[test]
     fn forced_locks() {
+        let mut tool = full();
+        tool.client.as_mut().unwrap().program = "tenure".into();
         let full_name = "deploy@ci-7 (pid 812, \"release 41\")";
         let held_by = format!("tenure: k is held 4m12s by {full_name}, 21s of lease left");
         let cases = [
@@ -461,6 +471,10 @@ mod tests {
                 format!("{held_by}, its process runs on this machine"),
             ),
             (held("k", &full(), Some(Life::Ended)), format!("{held_by}, its process has ended")),
+            (
+                held("k", &tool, Some(Life::Ended)),
+                format!("{held_by}, its process has ended, as that of `tenure acquire` always has"),
+            ),
             (
                 held("k", &closing(), None),
                 format!("tenure: k was released by {full_name}, kept closed for another 21s"),
