@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::complete::live_keys;
@@ -34,7 +34,7 @@ Durations: 500ms, 10s, 5m, 1h30m. Data goes to stdout, talk to stderr.";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Everywhere {
-    /// Where the locks are kept, such as file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
+    /// Where the locks are kept: redis://HOST, file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
     ///
     /// Without one, locks are kept in a directory of this user on this machine.
     #[arg(short, long, global = true, value_name = "URL", conflicts_with = "url_file")]
@@ -67,6 +67,12 @@ pub(crate) enum When {
 pub(crate) enum Command {
     /// Wait for a lock, run a command, give the lock back
     Run(Box<RunArgs>),
+    /// Take a lock and leave it taken, for scripts: nobody renews it
+    #[command(after_help = ACQUIRE_AFTER_HELP)]
+    Acquire(AcquireArgs),
+    /// Give back what `acquire` took, or take a lock away from its holder
+    #[command(after_help = RELEASE_AFTER_HELP)]
+    Release(ReleaseArgs),
     /// List the locks that are held or waited for
     #[command(after_help = LOOK_AFTER_HELP)]
     Ls(LsArgs),
@@ -92,15 +98,8 @@ pub(crate) struct RunArgs {
     /// The command and its arguments; no shell is involved
     #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
-    /// Do not wait if the lock is held
-    #[arg(short, long, conflicts_with = "wait")]
-    pub(crate) no_wait: bool,
-    /// Wait no longer than this [default: for ever]
-    #[arg(short, long, value_name = "DUR", value_parser = duration)]
-    pub(crate) wait: Option<Duration>,
-    /// Exit status if the lock was not acquired [default: 75]
-    #[arg(short = 'E', long, value_name = "N")]
-    pub(crate) conflict_exit_code: Option<u8>,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
     /// How long the lock outlives us if this machine dies; no effect on file: [default: 30s]
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
@@ -113,9 +112,6 @@ pub(crate) struct RunArgs {
     /// TERM comes after 8.9s and KILL after 9.9s: a tenth of a second is kept in reserve.
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) at_most: Option<Duration>,
-    /// Shown to whoever waits for the lock
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
     /// What to do with the command when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
@@ -127,6 +123,23 @@ pub(crate) struct RunArgs {
     /// Write one JSON object here that says how it went
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) status_file: Option<PathBuf>,
+}
+
+/// How a lock is asked for.
+#[derive(Debug, Args)]
+pub(crate) struct Asking {
+    /// Do not wait if the lock is held
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Wait no longer than this [default: for ever]
+    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit status if the lock was not acquired [default: 75]
+    #[arg(short = 'E', long, value_name = "N")]
+    pub(crate) conflict_exit_code: Option<u8>,
+    /// Shown to whoever waits for the lock
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
 }
 
 const RUN_AFTER_HELP: &str = "\
@@ -147,6 +160,63 @@ pub(crate) enum OnLost {
     /// Let it run on; the exit status still says 79
     Ignore,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct AcquireArgs {
+    /// What to lock, such as db-migrate or order:42
+    #[arg(add = ArgValueCompleter::new(live_keys))]
+    pub(crate) key: OsString,
+    /// How long the lock is kept: nobody renews it, so longer than the work can take
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) ttl: Duration,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+    /// Print one JSON object with the token and the fence, instead of the token alone
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const ACQUIRE_AFTER_HELP: &str = "\
+The token goes to stdout, and whoever has it can release the lock:
+  token=$(tenure acquire deploy --ttl 10m) || exit
+  …
+  printf %s \"$token\" | tenure release deploy --token-file -
+Exit status: 0 acquired; else
+   75  not acquired (-E changes it)      69  backend unreachable
+   64  usage                          128+N  signal N ended the wait
+A lock of file: or memory: ends with its process, so there it is refused: use `tenure run`.";
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("by").required(true).args(["token", "token_file", "force"]))]
+pub(crate) struct ReleaseArgs {
+    /// The lock, taken literally
+    #[arg(add = ArgValueCompleter::new(live_keys))]
+    pub(crate) key: OsString,
+    /// What `acquire` printed; other users of this machine can see it, so rather use --token-file
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+    /// Read the token from a file, `-` for stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Take the lock away from whoever holds it; the key must be typed again
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// With --force: do not ask
+    #[arg(long, requires = "force", conflicts_with_all = ["token", "token_file"])]
+    pub(crate) yes: bool,
+    /// With --force: told to the former holder
+    #[arg(long, value_name = "TEXT", requires = "force")]
+    #[arg(conflicts_with_all = ["token", "token_file"])]
+    pub(crate) reason: Option<String>,
+}
+
+const RELEASE_AFTER_HELP: &str = "\
+Exit status: 0 released, with --force also if there was nothing to release; else
+   79  not held under this token (any more): another may have held it meanwhile
+   75  not taken away: it has another holder by now, is only kept closed, or the
+       key was not typed again
+   69  backend unreachable               64  usage
+--force takes the lock from the holder that it has shown, never from a newer one.";
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
@@ -247,14 +317,17 @@ mod tests {
     #[test]
     fn the_command_is_taken_literally() {
         let args = run("tenure run -n db -- ls -n --wait -- x").unwrap();
-        assert!(args.no_wait && args.wait.is_none());
+        assert!(args.asking.no_wait && args.asking.wait.is_none());
         assert_eq!(args.command, ["ls", "-n", "--wait", "--", "x"]);
     }
 
     /// Durations are read as people write them, and refused with the value and an example.
     #[test]
     fn durations() {
-        assert_eq!(run("tenure run -w 1h30m k -- x").unwrap().wait.unwrap().as_secs(), 5_400);
+        assert_eq!(
+            run("tenure run -w 1h30m k -- x").unwrap().asking.wait.unwrap().as_secs(),
+            5_400
+        );
         assert_eq!(run("tenure run --grace 5s k -- x").unwrap().grace.unwrap().as_secs(), 5);
         let refused = run("tenure run -w soon k -- x").unwrap_err();
         assert!(refused.contains("invalid value 'soon' for '--wait <DUR>'"), "{refused}");
@@ -294,8 +367,14 @@ mod tests {
         ] {
             assert!(run.contains(text), "{text}: {run}");
         }
-        for name in ["ls", "show"] {
-            assert!(help(name).contains(LOOK_AFTER_HELP), "{name}");
+        let ends = [
+            ("ls", LOOK_AFTER_HELP),
+            ("show", LOOK_AFTER_HELP),
+            ("acquire", ACQUIRE_AFTER_HELP),
+            ("release", RELEASE_AFTER_HELP),
+        ];
+        for (name, end) in ends {
+            assert!(help(name).contains(end), "{name}");
         }
     }
 

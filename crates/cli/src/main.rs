@@ -14,6 +14,10 @@ mod child; // the running command: its group, its end
 mod signals; // what others send us
 mod terminal; // whose keyboard it is
 
+mod acquire; // `tenure acquire`: a lock that outlives us
+mod release; // `tenure release`: by its token
+mod force; // `tenure release --force`: from whoever holds it
+
 mod ls; // `tenure ls`
 mod show; // `tenure show`
 mod view; // what both show, as values and as JSON
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
     let mut talk = Talk::new(&cli.everywhere);
     let code = match &cli.command {
         Command::Run(args) => run::run(args, &cli.everywhere, &mut talk),
+        Command::Acquire(args) => acquire::acquire(args, &cli.everywhere, &mut talk),
+        Command::Release(args) => release::release(args, &cli.everywhere, &mut talk),
         Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
         Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
         Command::Completions(args) => complete::script(args, &mut talk),

@@ -24,9 +24,6 @@ use crate::trouble::{self, Trouble};
 use crate::url::{self, Place};
 use crate::wait::{self, Waited};
 
-/// How long to wait for the engine to undo or finish what is under way. A lease frees what is left.
-const FAREWELL: Duration = Duration::from_secs(5);
-
 /// Runs the command under the lock, and says how it went.
 pub(crate) fn run(args: &RunArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
     let file = match args.status_file.as_deref().map(StatusFile::probe).transpose() {
@@ -37,7 +34,7 @@ pub(crate) fn run(args: &RunArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
     if let Some(Err(error)) = file.map(|file| file.write(&report)) {
         talk.trouble(&Trouble::usage(format!("cannot write the status file: {error}")));
     }
-    report.code(args.conflict_exit_code)
+    report.code(args.asking.conflict_exit_code)
 }
 
 fn attempt(args: &RunArgs, flags: &Everywhere, talk: &mut Talk) -> Report {
@@ -86,13 +83,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn go(mut self) -> Result<(), Trouble> {
-        let mut signals = Signals::ending().map_err(|error| unable(&error))?;
-        let connected = tokio::select! {
-            biased;
-            signal = signals.next() => Err(signal),
-            locker = self.place.connect(self.talk) => Ok(locker),
-        };
-        match connected {
+        let mut signals = Signals::ending()?;
+        match wait::connect(self.place, &mut signals, self.talk).await {
             Ok(locker) => self.with(&locker?, &mut signals).await,
             Err(signal) => self.interrupted(signal),
         }
@@ -109,11 +101,7 @@ impl Run<'_> {
             Waited::Interrupted(signal) => self.interrupted(signal),
             Waited::Failed(error) => self.failed(&error),
         };
-        // Whoever signals again does not want to wait for that either.
-        tokio::select! {
-            _ = locker.shutdown(FAREWELL) => {}
-            _ = signals.next() => {}
-        }
+        wait::farewell(locker, signals).await;
         result
     }
 
@@ -130,17 +118,10 @@ impl Run<'_> {
 
     fn request(&self, locker: &Locker) -> Lock {
         let args = self.args;
-        let mut lock = locker.lock(self.key.as_str()).ttl(self.ttl());
-        lock = lock.at_least(args.at_least.unwrap_or_default());
-        if let Some(most) = args.at_most {
-            lock = lock.max_hold(most);
-        }
-        if let Some(reason) = &args.reason {
-            lock = lock.reason(reason.as_str());
-        }
-        match args.wait {
-            _ if args.no_wait => lock.attempts(1),
-            Some(wait) => lock.wait(wait),
+        let lock = wait::request(locker, self.key, self.ttl(), &args.asking);
+        let lock = lock.at_least(args.at_least.unwrap_or_default());
+        match args.at_most {
+            Some(most) => lock.max_hold(most),
             None => lock,
         }
     }
@@ -150,16 +131,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// There is no lock: held by another is an answer, everything else is trouble.
     fn failed(&mut self, error: &Error) -> Result<(), Trouble> {
-        if !error.is_busy() {
-            return Err(self.place.trouble(error));
-        }
+        wait::failed(error, self.key, &self.args.asking, self.place, self.talk)?;
         self.report.outcome = Outcome::NotAcquired;
-        let gave_up = self.args.wait.filter(|wait| !wait.is_zero());
-        let key = self.key.as_str();
-        self.talk.say(&output::not_acquired(key, error.holder(), gave_up));
-        self.talk.say(&output::hint_show(key, self.place.option().as_deref()));
         Ok(())
     }
 
@@ -174,7 +148,8 @@ impl Run<'_> {
         self.report.fence = Some(guard.fence().to_string());
         let ended = self.watch(locker, &guard, since, signals).await;
         self.report.held_ms = Some(millis(locker.clock().now().since(since)));
-        let found = self.release(guard).await;
+        let lost = matches!(&ended, Ok((_, Some(_))));
+        let found = self.release(guard, lost).await;
         match ended {
             Ok((end, loss)) => self.concluded(end, loss.or(found)),
             // Without a word from the engine it is only the time that has run out.
@@ -209,7 +184,7 @@ impl Run<'_> {
         signals: &mut Signals,
         terminal: Option<&mut Terminal>,
     ) -> Result<Child, Trouble> {
-        signals.for_the_command().map_err(|error| unable(&error))?;
+        signals.for_the_command()?;
         // We may have been stopped since the lock was granted.
         if !guard.is_held() {
             let key = self.key;
@@ -229,10 +204,11 @@ impl Run<'_> {
         Task { words: &self.args.command, added, removed: self.place.private_variables() }
     }
 
-    /// Gives the lock back. A loss comes back if it turns out that there was one.
-    async fn release(&mut self, guard: Guard) -> Option<Loss> {
+    /// Gives the lock back. A loss comes back if it turns out that there was one; what is known to be
+    /// lost is expected not to be there.
+    async fn release(&mut self, guard: Guard, lost: bool) -> Option<Loss> {
         let error = guard.release().await.err()?;
-        if !error.is_lost() {
+        if !error.is_lost() && !lost {
             let cause = self.place.scrub(&text::chain(&error));
             self.talk.insist(&output::not_released(self.key.as_str(), &cause));
         }
@@ -251,9 +227,4 @@ impl Run<'_> {
         }
         self.report.loss = loss;
     }
-}
-
-/// The system would not let us listen for signals.
-fn unable(error: &std::io::Error) -> Trouble {
-    Trouble::new(Outcome::Unreachable, format!("cannot listen for signals: {error}"))
 }

@@ -2,8 +2,6 @@
 //!
 //! Ends with 0 whether the lock is held or free: both are answers. Scripts ask for `--json`.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use serde::Serialize;
 use tenure::backend::{Holding, LockInfo, Waiting};
 use tenure::time::UnixMillis;
@@ -91,8 +89,7 @@ fn person(client: Option<&Client>) -> String {
 }
 
 fn since(since: UnixMillis) -> String {
-    let at = UNIX_EPOCH.checked_add(Duration::from_millis(since.0)).unwrap_or(UNIX_EPOCH);
-    format!("{} (since {})", short(since.elapsed()), humantime::format_rfc3339_seconds(at))
+    format!("{} (since {})", short(since.elapsed()), output::moment(since))
 }
 
 fn queue_lines(queue: Option<&[Waiting]>) -> Vec<String> {

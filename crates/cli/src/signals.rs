@@ -12,6 +12,9 @@ use std::task::{Context, Poll};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::status::Outcome;
+use crate::trouble::Trouble;
+
 /// Those that mean "stop": they end a wait.
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
@@ -37,7 +40,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Listens for those that end a wait.
-    pub(crate) fn ending() -> io::Result<Self> {
+    pub(crate) fn ending() -> Result<Self, Trouble> {
         let mut signals = Signals { streams: Vec::new(), ignored: ignored_now() };
         signals.listen(&ENDING)?;
         Ok(signals)
@@ -51,14 +54,15 @@ impl Signals {
 
     /// Listens also for those that a command may want. Not before there is one: until then Ctrl-Z
     /// stops us as it stops any program.
-    pub(crate) fn for_the_command(&mut self) -> io::Result<()> {
+    pub(crate) fn for_the_command(&mut self) -> Result<(), Trouble> {
         self.listen(&FOR_THE_COMMAND)
     }
 
-    fn listen(&mut self, to: &[Signal]) -> io::Result<()> {
+    fn listen(&mut self, to: &[Signal]) -> Result<(), Trouble> {
         let ignored = self.ignored;
         for signal in to.iter().filter(|signal| !is_in(ignored, **signal)) {
-            self.streams.push((*signal, unix::signal(SignalKind::from_raw(*signal as i32))?));
+            let stream = unix::signal(SignalKind::from_raw(*signal as i32));
+            self.streams.push((*signal, stream.map_err(|error| unable(&error))?));
         }
         Ok(())
     }
@@ -74,6 +78,11 @@ impl Signals {
         };
         self.streams.iter_mut().find_map(arrived).map_or(Poll::Pending, Poll::Ready)
     }
+}
+
+/// The system would not let us listen.
+fn unable(error: &io::Error) -> Trouble {
+    Trouble::new(Outcome::Unreachable, format!("cannot listen for signals: {error}"))
 }
 
 /// The set of ignored signals. The kernel says it in `/proc`; elsewhere none is taken to be.

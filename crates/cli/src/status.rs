@@ -19,7 +19,7 @@ pub(crate) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
 /// Another holds the lock (`EX_TEMPFAIL`: trying again may help). `-E` changes it.
 const NOT_ACQUIRED: u8 = 75;
-/// The lock was lost while the command ran: just past sysexits, and used by no shell.
+/// The lock was lost while it was needed: just past sysexits, and used by no shell.
 const LOST: u8 = 79;
 /// As shells say it: found, but cannot be run.
 const NOT_RUNNABLE: u8 = 126;
@@ -39,6 +39,8 @@ pub(crate) enum Outcome {
     Lost,
     /// Another holds the lock.
     NotAcquired,
+    /// It was not taken from its holder: another has it by now, or the operator thought again.
+    NotForced,
     /// A signal ended the wait.
     Interrupted(i32),
     /// The backend could not be reached, or refused.
@@ -118,7 +120,7 @@ impl Outcome {
         match self {
             Outcome::Exited | Outcome::Signalled => 0,
             Outcome::Lost => LOST,
-            Outcome::NotAcquired => NOT_ACQUIRED,
+            Outcome::NotAcquired | Outcome::NotForced => NOT_ACQUIRED,
             Outcome::Interrupted(signal) => by_signal(signal),
             Outcome::Unreachable => UNREACHABLE,
             Outcome::NotRunnable => NOT_RUNNABLE,
@@ -134,6 +136,7 @@ impl Outcome {
             Outcome::Signalled => "signalled",
             Outcome::Lost => "lost",
             Outcome::NotAcquired => "not_acquired",
+            Outcome::NotForced => "not_forced",
             Outcome::Interrupted(_) => "interrupted",
             Outcome::Unreachable => "unreachable",
             Outcome::NotRunnable => "not_runnable",
@@ -283,6 +286,7 @@ mod tests {
         let cases = [
             (Outcome::Lost, 79),
             (Outcome::NotAcquired, 75),
+            (Outcome::NotForced, 75),
             (Outcome::Interrupted(15), 143),
             (Outcome::Unreachable, 69),
             (Outcome::NotRunnable, 126),

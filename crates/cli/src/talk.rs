@@ -62,6 +62,17 @@ impl Talk {
         self.write(format!("{clear}{}\n", self.painted(line)));
     }
 
+    /// Asks something: the answer is typed after it, on the same line.
+    pub(crate) fn ask(&mut self, question: &str) {
+        self.write(question.into());
+    }
+
+    /// Says something that must be said while a question is open. What has been typed stays to be seen.
+    pub(crate) fn interject(&mut self, line: &str) {
+        self.write("\n".into());
+        self.insist(line);
+    }
+
     /// Says what is in the way: in place on a terminal, else on a line of its own.
     pub(crate) fn progress(&mut self, line: &str) {
         if !self.is_live() {

@@ -24,6 +24,10 @@ const REDIS_URL: &str = "REDIS_URL";
 /// The engine inside this process.
 const MEMORY: &str = "memory:";
 
+/// Those whose locks end with the process that took them. By name, since asking the engine itself
+/// would make the directory that it is then not to be used for.
+const CONFINED: [&str; 2] = ["file:", MEMORY];
+
 /// Where the locks are kept.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -98,13 +102,18 @@ impl Place {
         Self::of(format!("file:{}", dir.display()), Source::Nobody)
     }
 
+    /// The engine whose locks end with the process that took them, if it is one of those.
+    pub(crate) fn confined(&self) -> Option<&'static str> {
+        CONFINED.into_iter().find(|engine| self.url.starts_with(engine))
+    }
+
     /// Connects, having said what the reader may not expect of this place.
     pub(crate) async fn connect(&self, talk: &mut Talk) -> Result<Locker, Trouble> {
         self.introduce(talk);
         self.open().await
     }
 
-    fn introduce(&self, talk: &mut Talk) {
+    pub(crate) fn introduce(&self, talk: &mut Talk) {
         if self.source == Source::Nobody {
             talk.say(&output::using_default(&self.shown()));
         }

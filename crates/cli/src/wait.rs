@@ -1,6 +1,6 @@
 //! The wait for the lock, and what is said meanwhile.
 //!
-//! In: a request for the lock. Out: the guard, or why there is none. A wait that is given up, by time or by
+//! In: what was asked for. Out: the guard, or why there is none. A wait that is given up, by time or by
 //! signal, leaves nothing behind: the engine undoes what a dropped request may have won.
 
 use std::convert::Infallible;
@@ -10,9 +10,13 @@ use nix::sys::signal::Signal;
 use tenure::backend::LockInfo;
 use tenure::{Client, Error, Guard, Holder, Key, Lock, Locker};
 
+use crate::args::Asking;
 use crate::output;
 use crate::signals::Signals;
 use crate::talk::Talk;
+use crate::text;
+use crate::trouble::Trouble;
+use crate::url::Place;
 
 /// Shorter waits are nobody's business: below it a pause is not felt as one.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -23,12 +27,66 @@ const PLAIN_FIRST: Duration = Duration::from_secs(2);
 /// The longest pause between plain lines: a log that is silent for longer looks dead.
 const PLAIN_MAX: Duration = Duration::from_secs(60);
 
+/// How long to wait for the engine to undo or finish what is under way. A lease frees what is left.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 /// How a wait ended.
 #[derive(Debug)]
 pub(crate) enum Waited {
     Acquired(Guard),
     Interrupted(Signal),
     Failed(Error),
+}
+
+/// Connects, unless a signal comes first.
+pub(crate) async fn connect(
+    place: &Place,
+    signals: &mut Signals,
+    talk: &mut Talk,
+) -> Result<Result<Locker, Trouble>, Signal> {
+    tokio::select! {
+        biased;
+        signal = signals.next() => Err(signal),
+        locker = place.connect(talk) => Ok(locker),
+    }
+}
+
+/// Lets the engine finish. Whoever signals again does not want to wait for that either.
+pub(crate) async fn farewell(locker: &Locker, signals: &mut Signals) {
+    tokio::select! {
+        _ = locker.shutdown(FAREWELL) => {}
+        _ = signals.next() => {}
+    }
+}
+
+/// The request that `asking` describes.
+pub(crate) fn request(locker: &Locker, key: &Key, ttl: Duration, asking: &Asking) -> Lock {
+    let mut lock = locker.lock(key.as_str()).ttl(ttl);
+    if let Some(reason) = &asking.reason {
+        lock = lock.reason(reason.as_str());
+    }
+    match asking.wait {
+        _ if asking.no_wait => lock.attempts(1),
+        Some(wait) => lock.wait(wait),
+        None => lock,
+    }
+}
+
+/// There is no lock: held by another is an answer, everything else is trouble.
+pub(crate) fn failed(
+    error: &Error,
+    key: &Key,
+    asking: &Asking,
+    place: &Place,
+    talk: &mut Talk,
+) -> Result<(), Trouble> {
+    if !error.is_busy() {
+        return Err(place.trouble(error));
+    }
+    let gave_up = asking.wait.filter(|wait| !wait.is_zero());
+    talk.say(&output::not_acquired(key.as_str(), error.holder(), gave_up));
+    talk.say(&output::hint_show(key.as_str(), place.option().as_deref()));
+    Ok(())
 }
 
 /// Waits for the lock, for as long as `request` allows.
@@ -60,10 +118,14 @@ async fn narrate(locker: &Locker, key: &Key, talk: &mut Talk, said: &mut bool) -
     tokio::time::sleep(SILENCE).await;
     let mut pause = if talk.is_live() { LIVE_EVERY } else { PLAIN_FIRST };
     loop {
-        // A wait is not less of one because the engine cannot say what for.
-        let info = locker.inspect(key.as_str()).await.unwrap_or_default();
-        let (holder, place) = sight(info.as_ref(), Client::this_process());
-        talk.progress(&output::waiting(key.as_str(), holder, place));
+        talk.progress(&match locker.inspect(key.as_str()).await {
+            Ok(info) => {
+                let (holder, place) = sight(info.as_ref(), Client::this_process());
+                output::waiting(key.as_str(), holder, place)
+            }
+            // A wait is not less of one because the engine cannot say what for.
+            Err(error) => output::waiting_in_vain(key.as_str(), &text::root(&error)),
+        });
         *said = true;
         tokio::time::sleep(pause).await;
         pause = next_pause(pause, talk.is_live());

@@ -326,6 +326,34 @@ pub struct WrittenLease {
     pub(crate) ttl: Duration,
 }
 
+impl WrittenLease {
+    /// A lease of which only the key and the token were kept: enough to adopt and release it, without
+    /// its fence. It lasts at least `ttl` from its adoption on.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use std::time::Duration;
+    /// use tenure::{Key, Locker, Memory, WrittenLease};
+    ///
+    /// let (here, there) = (Locker::new(Memory::space("t")), Locker::new(Memory::space("t")));
+    /// let token = here.lock("order:42").await?.detach().write_down().await?.token();
+    ///
+    /// let known = WrittenLease::from_token(&Key::new("order:42")?, token, Duration::from_secs(5));
+    /// there.adopt(&known).await?.release().await?;
+    /// assert!(here.try_lock("order:42").await?.is_some());
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_token(key: &Key, token: Token, ttl: Duration) -> Self {
+        WrittenLease { key: key.to_string(), token, fence: Fence::NONE, ttl }
+    }
+
+    /// The token it is held under. A secret: keep it out of logs.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+}
+
 impl fmt::Display for WrittenLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)

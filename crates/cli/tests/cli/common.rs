@@ -12,14 +12,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::NamedTempFile;
+use tenure_testkit::servers::{RedisServer, Reply};
 
 /// Longer than anything takes on a machine that is merely slow.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A directory of locks that no other test knows.
+/// A place for locks that no other test knows: a directory, or a Redis server.
 pub(crate) struct Space {
     dir: tempfile::TempDir,
+    server: Option<RedisServer>,
 }
+
+/// The password of the servers that have one.
+pub(crate) const PASSWORD: &str = "hunter2";
 
 /// What a finished run said and how it ended.
 #[derive(Debug)]
@@ -39,7 +44,34 @@ impl Space {
 
     /// The same before anybody has locked anything.
     pub(crate) fn untouched() -> Self {
-        Space { dir: tempfile::tempdir().unwrap() }
+        Space { dir: tempfile::tempdir().unwrap(), server: None }
+    }
+
+    /// Locks on a Redis server.
+    pub(crate) fn redis() -> Self {
+        Space { server: Some(RedisServer::start()), ..Space::untouched() }
+    }
+
+    /// Locks on a Redis server that wants a password.
+    pub(crate) fn guarded() -> Self {
+        let server = RedisServer::start_with(&["--requirepass", PASSWORD]);
+        Space { server: Some(server), ..Space::untouched() }
+    }
+
+    pub(crate) fn server(&self) -> &RedisServer {
+        self.server.as_ref().unwrap()
+    }
+
+    /// `127.0.0.1:PORT`, as messages name the server.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.server().port())
+    }
+
+    /// What the server keeps, but for the fence.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let Reply::Many(keys) = self.server().client().command(&["KEYS", "*"]) else { panic!() };
+        let text = |key: &Reply| format!("{key:?}");
+        keys.iter().map(text).filter(|key| !key.contains("tenure:fence")).collect()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -47,10 +79,18 @@ impl Space {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("file:{}", self.path("locks").display())
+        match &self.server {
+            Some(server) => server.url(),
+            None => format!("file:{}", self.path("locks").display()),
+        }
     }
 
-    /// The tool with this directory, and an environment that says nothing about locks.
+    /// The same for a server that wants a password.
+    pub(crate) fn secret_url(&self) -> String {
+        format!("redis://:{PASSWORD}@{}", self.address())
+    }
+
+    /// The tool with this place, and an environment that says nothing about locks.
     pub(crate) fn tenure<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = bare(args);
         command.env("TENURE_URL", self.url()).current_dir(self.dir.path());

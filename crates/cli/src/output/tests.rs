@@ -1,0 +1,276 @@
+//! Every line, in full.
+
+use super::*;
+use crate::view::samples;
+
+const FIVE: Duration = Duration::from_secs(5);
+
+fn ago(secs: u64) -> Option<UnixMillis> {
+    // Half a second more, so that a slow test does not tip over to the next second.
+    Some(UnixMillis(UnixMillis::now().0 - secs * 1_000 - 300))
+}
+
+fn holder() -> Holder {
+    let client =
+        Client { host: "ci-7".into(), pid: 812, user: "deploy".into(), program: "x".into() };
+    let mut holder = Holder::unknown();
+    holder.client = Some(client);
+    holder
+}
+
+fn full() -> Holder {
+    let mut holder = holder();
+    holder.since = ago(252);
+    holder.reason = Some("release 41".into());
+    holder.lease_left = Some(Duration::from_millis(21_400));
+    holder
+}
+
+fn closing() -> Holder {
+    let mut holder = full();
+    holder.closing = true;
+    holder
+}
+
+/// A waiter is told everything that is known.
+#[test]
+fn waiting_in_full() {
+    assert_eq!(
+        waiting("db-migrate", Some(&full()), Some(2)),
+        "tenure: waiting for db-migrate: held 4m12s by deploy@ci-7 (pid 812, \"release 41\"), \
+         21s of lease left, you are 2nd"
+    );
+}
+
+/// What is not known is left out.
+#[test]
+fn waiting_with_less() {
+    assert_eq!(waiting("k", None, None), "tenure: waiting for k");
+    assert_eq!(waiting_in_vain("k", "refused"), "tenure: waiting for k: refused");
+    assert_eq!(waiting("k", None, Some(1)), "tenure: waiting for k: you are 1st");
+    assert_eq!(
+        waiting("k", Some(&holder()), None),
+        "tenure: waiting for k: held by deploy@ci-7 (pid 812)"
+    );
+    assert_eq!(
+        waiting("k", Some(&Holder::unknown()), None),
+        "tenure: waiting for k: held by an unknown holder"
+    );
+}
+
+/// A lock that is only kept closed is not called held.
+#[test]
+fn waiting_for_a_closed_lock() {
+    assert_eq!(
+        waiting("k", Some(&closing()), None),
+        "tenure: waiting for k: released by deploy@ci-7 (pid 812, \"release 41\"), \
+         kept closed for another 21s"
+    );
+}
+
+/// A note from another process cannot draw on the terminal.
+#[test]
+fn t58_notes_of_others_are_escaped() {
+    let mut holder = holder();
+    holder.reason = Some("\u{1b}[2J".into());
+    assert_eq!(
+        waiting("k", Some(&holder), None),
+        "tenure: waiting for k: held by deploy@ci-7 (pid 812, \"\\u{1b}[2J\")"
+    );
+}
+
+/// The end of a wait, won.
+#[test]
+fn acquired_in_full() {
+    let waited = Duration::from_millis(38_212);
+    assert_eq!(
+        acquired("db-migrate", waited, Fence::from_raw(27_431)),
+        "tenure: acquired db-migrate after 38.2s (fence 27431)"
+    );
+    assert_eq!(acquired("k", waited, Fence::NONE), "tenure: acquired k after 38.2s");
+}
+
+/// The end of a wait, given up.
+#[test]
+fn not_acquired_in_full() {
+    let mut holder = holder();
+    holder.since = ago(282);
+    let cases = [
+        (
+            not_acquired("db-migrate", Some(&holder), Some(Duration::from_secs(30))),
+            "tenure: not acquired: db-migrate is held by deploy@ci-7 for 4m42s (gave up after 30s)",
+        ),
+        (
+            not_acquired("k", Some(&holder), None),
+            "tenure: not acquired: k is held by deploy@ci-7 for 4m42s",
+        ),
+        (
+            not_acquired("k", Some(&Holder::unknown()), None),
+            "tenure: not acquired: k is held by an unknown holder",
+        ),
+        (not_acquired("k", None, None), "tenure: not acquired: k is held"),
+        (
+            not_acquired("k", Some(&closing()), None),
+            "tenure: not acquired: k was released by deploy@ci-7 and is kept closed for another 21s",
+        ),
+    ];
+    for (line, text) in cases {
+        assert_eq!(line, text);
+    }
+}
+
+/// A hint is a command that can be pasted.
+#[test]
+fn hints() {
+    assert_eq!(hint_show("db-migrate", None), "hint: tenure show db-migrate");
+    assert_eq!(hint_show("a b", None), "hint: tenure show 'a b'");
+    assert_eq!(hint_show("-x", None), "hint: tenure show -- -x");
+    assert_eq!(
+        hint_show("-x", Some("-u file:/var/lock")),
+        "hint: tenure show -u file:/var/lock -- -x"
+    );
+    assert_eq!(hint("try 5m"), "hint: try 5m");
+}
+
+/// What is said of a lock that a script takes and gives back.
+#[test]
+fn scripted_locks() {
+    let until = UnixMillis(1_800_000_000_123);
+    let cases = [
+        (
+            not_renewed("k", Duration::from_secs(600), until),
+            "tenure: k has a ttl of 10m00s and nobody renews it: rely on it until \
+             2027-01-15T08:00:00Z",
+        ),
+        (released("k"), "tenure: released k"),
+        (
+            not_ours("k", None),
+            "tenure: not released: k is not held under this token (any more); it is free",
+        ),
+        (
+            not_ours("k", Some(&samples::busy("k"))),
+            "tenure: not released: k is not held under this token (any more); it is held by \
+             deploy@ci-7 for 4m12s",
+        ),
+        (paste("release", Some("--token TOKEN"), "-x"), "tenure release --token TOKEN -- -x"),
+    ];
+    for (line, text) in cases {
+        assert_eq!(line, text);
+    }
+}
+
+/// What is said of a lock that is taken away.
+#[test]
+fn forced_locks() {
+    let mut tool = full();
+    tool.client.as_mut().unwrap().program = "tenure".into();
+    let full_name = "deploy@ci-7 (pid 812, \"release 41\")";
+    let held_by = format!("tenure: k is held 4m12s by {full_name}, 21s of lease left");
+    let cases = [
+        (held("k", &full(), None), held_by.clone()),
+        (
+            held("k", &full(), Some(Life::Runs)),
+            format!("{held_by}, its process runs on this machine"),
+        ),
+        (held("k", &full(), Some(Life::Ended)), format!("{held_by}, its process has ended")),
+        (
+            held("k", &tool, Some(Life::Ended)),
+            format!("{held_by}, its process has ended, as that of `tenure acquire` always has"),
+        ),
+        (
+            held("k", &closing(), None),
+            format!("tenure: k was released by {full_name}, kept closed for another 21s"),
+        ),
+        (
+            forced("k", &full(), None),
+            format!(
+                "tenure: released k by force: {full_name} learns it at the next renewal, and \
+                 may go on until then"
+            ),
+        ),
+        (forced("k", &closing(), None), "tenure: opened k".into()),
+        (
+            forced("k", &full(), Some(Life::Ended)),
+            "tenure: released k by force: a script that has its token learns it at its release"
+                .into(),
+        ),
+        (type_again(), "type the key again to take it away: ".into()),
+        (renewed("k"), "tenure: k was renewed just now: its holder is alive".into()),
+        (not_typed("k"), "tenure: not released: k was not typed".into()),
+        (nothing_to_release("k"), "tenure: nothing to release: k is free".into()),
+        (
+            changed_hands("k", &full()),
+            "tenure: not released: k has changed hands meanwhile; it is held by deploy@ci-7 \
+             for 4m12s"
+                .into(),
+        ),
+    ];
+    for (line, text) in cases {
+        assert_eq!(line, text);
+    }
+}
+
+/// A lock that ends while the command runs: why, and what was done.
+#[test]
+fn losing_in_full() {
+    let cause = Some("connection refused".into());
+    let silent = Danger::NoRenewal { since: Duration::from_secs(20), cause };
+    let term = Measure::Term { pid: 9911, kill_in: FIVE };
+    let kill = Measure::Kill { pid: 9911 };
+    let cases = [
+        (
+            losing("db-migrate", &silent, term),
+            "tenure: losing db-migrate: no renewal confirmed for 20s (connection refused); \
+             sent TERM to 9911, KILL in 5s",
+        ),
+        (
+            losing("k", &Danger::AtMost(Duration::from_secs(90)), term),
+            "tenure: losing k: --at-most 1m30s is nearly over; sent TERM to 9911, KILL in 5s",
+        ),
+        (
+            losing("k", &Danger::Lost(Loss::MaxHold), kill),
+            "tenure: losing k: --at-most is over; sent KILL to 9911",
+        ),
+        (
+            losing("k", &Danger::Lost(Loss::Gone), kill),
+            "tenure: losing k: the engine no longer knows it as ours; sent KILL to 9911",
+        ),
+        (
+            losing("k", &Danger::Lost(Loss::Expired), Measure::Nothing),
+            "tenure: losing k: no renewal was confirmed in time; the command goes on",
+        ),
+        (lost("db-migrate"), "tenure: lost db-migrate"),
+    ];
+    for (line, text) in cases {
+        assert_eq!(line, text);
+    }
+}
+
+/// The remaining lines.
+#[test]
+fn other_lines() {
+    let cases = [
+        (
+            using_default("file:/tmp/tenure-1000"),
+            "tenure: no --url given, using file:/tmp/tenure-1000",
+        ),
+        (
+            ttl_without_effect("file"),
+            "tenure: --ttl has no effect on file: locks, they end with their process",
+        ),
+        (
+            memory_excludes_nobody(),
+            "tenure: memory: is shared with no other process, nothing is excluded",
+        ),
+        (
+            not_released("k", "engine unavailable: connection refused"),
+            "tenure: could not give back k: engine unavailable: connection refused",
+        ),
+        (error("a: b: c"), "tenure: error: a: b: c"),
+        (no_locks(), "tenure: no locks"),
+        (free("db-migrate"), "db-migrate is free"),
+    ];
+    for (line, text) in cases {
+        assert_eq!(line, text);
+    }
+}

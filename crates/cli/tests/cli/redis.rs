@@ -1,0 +1,326 @@
+//! `run`, `ls` and `show` on a Redis server. What happens when it goes away is in `redis_lost.rs`.
+
+use crate::common::{
+    PASSWORD, Running, Space, assert_matches, bare, done, is_alive, pid_in, wait_for,
+};
+use crate::screen::Screen;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Runs on one server exclude each other, and nothing is left when they have ended.
+#[test]
+fn runs_exclude_each_other() {
+    let space = Space::redis();
+    let script = "echo in >> log; sleep 0.05; echo out >> log";
+    let runs: Vec<Running> = (0..4).map(|_| Running::start(space.sh("run -q k", script))).collect();
+    for run in runs {
+        assert_eq!(run.finish().code, Some(0));
+    }
+    assert_eq!(space.read("log"), "in\nout\n".repeat(4));
+    assert_eq!(space.keys(), [""; 0]);
+}
+
+/// The command knows its lock, and fences rise.
+#[test]
+fn environment() {
+    let space = Space::redis();
+    let script = "echo $TENURE_KEY,$TENURE_FENCE,$TENURE_OWNER,$TENURE_TTL_MS";
+    let run = done(space.sh("run --ttl 10s db-migrate", script));
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    assert_matches(&run.out, r"db-migrate,\d+,WHO/\d+,10000\n");
+    let fence = || done(space.sh("run k", "echo $TENURE_FENCE")).out.trim().parse::<u64>().unwrap();
+    let (first, second) = (fence(), fence());
+    assert!(second > first, "{first} {second}");
+}
+
+/// A wait says for whom, why, and how much of the lease is left; its end says how long it was.
+#[test]
+fn long_waits_are_told() {
+    let space = Space::redis();
+    let holder = space.hold("run --reason release_41 db-migrate");
+    let mut waiter = Running::start(space.tenure(["run", "db-migrate", "--", "true"]));
+    let pid = holder.pid();
+    assert_matches(
+        &waiter.line(),
+        &format!(
+            "tenure: waiting for db-migrate: held \\d+s by WHO \\(pid {pid}, \"release_41\"\\), \
+             [23]\\ds of lease left"
+        ),
+    );
+    space.let_go();
+    let run = waiter.finish();
+    assert_eq!(run.code, Some(0));
+    assert_matches(
+        &run.err,
+        r"(tenure: waiting [^\n]+\n)*tenure: acquired db-migrate after (\d+ms|\d+(\.\d)?s) \(fence \d+\)\n",
+    );
+    assert_eq!(holder.finish().code, Some(0));
+}
+
+/// Who does not wait, or not for long, is told who has it: 75.
+#[test]
+fn not_acquired() {
+    let space = Space::redis();
+    let _holder = space.hold("run k");
+    let run = space.done(["run", "-n", "k", "--", "true"]);
+    assert_eq!(run.code, Some(75));
+    assert_matches(
+        &run.err,
+        "tenure: not acquired: k is held by WHO for \\d+s\nhint: tenure show k\n",
+    );
+    let run = space.done(["run", "-w", "600ms", "-E", "9", "k", "--", "true"]);
+    assert_eq!(run.code, Some(9));
+    assert_matches(
+        &run.err,
+        "tenure: waiting for k: held \\d+s by WHO \\(pid \\d+\\), \\d+s of lease left\n\
+         tenure: not acquired: k is held by WHO for \\d+s \\(gave up after 600ms\\)\n\
+         hint: tenure show k\n",
+    );
+}
+
+/// `--at-least` keeps the lock closed after a short run; both looks call it so.
+#[test]
+fn at_least_keeps_twins_apart() {
+    let space = Space::redis();
+    assert_eq!(space.done(["run", "--at-least", "1m", "k", "--", "true"]).code, Some(0));
+    let twin = space.done(["run", "-n", "k", "--", "true"]);
+    assert_eq!(twin.code, Some(75));
+    assert_matches(
+        &twin.err,
+        "tenure: not acquired: k was released by WHO and is kept closed for another \\d+s\n\
+         hint: tenure show k\n",
+    );
+    assert_matches(&space.done(["ls"]).out, "KEY [^\n]+\nk +closed +WHO pid [^\n]+\n");
+    assert_matches(
+        &space.done(["show", "k"]).out,
+        "k\n  mode      closed\n  holder    WHO [^\n]+\n  held for  [^\n]+\n  \
+         closed    for another \\d+s\n  queue     not known to this engine\n",
+    );
+}
+
+/// `ls` shows the lease; who waits and the fence are not known to a server that is only polled.
+#[test]
+fn ls_as_a_table() {
+    let space = Space::redis();
+    let run = space.done(["ls"]);
+    assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (Some(0), "", "tenure: no locks\n"));
+    let holder = space.hold("run db-migrate");
+    let run = space.done(["ls"]);
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    let pid = holder.pid();
+    assert_matches(
+        &run.out,
+        &format!(
+            "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE\n\
+             db-migrate +exclusive +WHO pid {pid} +\\d+s +[23]\\ds +(-|\\d+) +(-|\\d+)\n"
+        ),
+    );
+}
+
+/// `ls --json` and `show --json` have the same fields as on any engine.
+#[test]
+fn looks_as_json() {
+    let space = Space::redis();
+    let holder = space.hold("run --reason why k");
+    let listing: Value = serde_json::from_str(&space.done(["ls", "--json"]).out).unwrap();
+    assert_eq!(listing["schema"], 1);
+    let shown = space.show("k");
+    for lock in [&listing["locks"][0], &shown] {
+        assert_eq!((&lock["key"], &lock["mode"]), (&"k".into(), &"exclusive".into()));
+        let found = &lock["holders"][0];
+        assert_eq!(found["pid"], holder.pid().as_raw());
+        assert_eq!((&found["program"], &found["reason"]), (&"tenure".into(), &"why".into()));
+        assert!((20_000..=30_000).contains(&found["lease_left_ms"].as_u64().unwrap()), "{found}");
+        assert!(found["held_ms"].as_u64().is_some() && !found["closing"].as_bool().unwrap());
+    }
+    assert!(space.show("free").is_null());
+}
+
+/// `run` and `show` take a name literally, `ls` takes a pattern in which it can be escaped; keys of
+/// others on the same server are none of ours.
+#[test]
+fn t59_patterns_are_for_ls_only() {
+    let space = Space::redis();
+    let mut raw = space.server().client();
+    raw.text(&["SET", "a-neighbour", "1"]);
+    let take = |key: &str| space.done(["acquire", "--ttl", "1m", key]).code;
+    for key in ["a*", "ab", "a[b]", r"a\b", "a?"] {
+        assert_eq!(take(key), Some(0), "{key}");
+    }
+    let keys = |glob: &str| {
+        let listing: Value = serde_json::from_str(&space.done(["ls", "--json", glob]).out).unwrap();
+        let keys = listing["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str());
+        keys.map(Option::unwrap).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(keys("*"), r"a* a? a[b] a\b ab");
+    assert_eq!(keys(r"a\*"), "a*");
+    assert_eq!(keys(r"a\?"), "a?");
+    assert_eq!(keys(r"a\[b\]"), "a[b]");
+    assert_eq!(keys(r"a\\b"), r"a\b");
+    assert_eq!(keys("a[b]"), "ab");
+    assert_eq!(keys("b*"), "");
+    assert_eq!(space.show("a*")["key"], "a*");
+    assert!(space.is_free("a**") && space.is_free("a[a-z]"));
+}
+
+/// `show` tells of the holder in full.
+#[test]
+fn show_in_full() {
+    let space = Space::redis();
+    let run = space.done(["show", "k"]);
+    assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (Some(0), "k is free\n", ""));
+    let holder = space.hold("run --reason release_41 k");
+    let run = space.done(["show", "k"]);
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    let pid = holder.pid();
+    assert_matches(
+        &run.out,
+        &format!(
+            "k\n  mode      exclusive\n  holder    WHO \\(pid {pid}, tenure\\)\n  \
+             reason    release_41\n  held for  \\d+s \\(since \\S+Z\\)\n  \
+             lease     [23]\\ds left\n(  fence     \\d+\n)?  queue     [^\n]+\n"
+        ),
+    );
+}
+
+/// Keys that complete are those on the server.
+#[test]
+fn completions() {
+    let space = Space::redis();
+    let _holder = space.hold("run db-migrate");
+    let mut ask = space.tenure(["--", "tenure", "release", "db"]);
+    ask.env("TENURE_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2");
+    assert_eq!(done(ask).out, "db-migrate");
+}
+
+/// t60: another program's lock is waited for like any other; a key that is no lock is an error.
+#[test]
+fn t60_foreign_keys() {
+    let space = Space::redis();
+    let mut raw = space.server().client();
+    raw.text(&["SET", "tenure:lock:k", "theirs", "PX", "60000"]);
+    let run = space.done(["run", "-n", "k", "--", "true"]);
+    assert_eq!(run.code, Some(75));
+    assert_eq!(
+        run.err,
+        "tenure: not acquired: k is held by an unknown holder\nhint: tenure show k\n"
+    );
+    raw.text(&["SET", "tenure:lock:k", "theirs"]);
+    let run = space.done(["run", "k", "--", "true"]);
+    assert_eq!(run.code, Some(69));
+    assert_eq!(
+        run.err,
+        format!(
+            "tenure: error: lock `k`: refused by the engine: redis `{}`: the key `tenure:lock:k` \
+             has no expiry: it is no lock\n",
+            space.address()
+        )
+    );
+}
+
+/// t54: whichever way a run ends, its lock is free: at once where we have a say, else by the ttl.
+#[test]
+fn t54_ends_free_the_lock() {
+    let space = Space::redis();
+    assert_eq!(done(space.sh("run k", "exit 3")).code, Some(3));
+    assert!(space.is_free("k"));
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+        let holder = space.hold("run k");
+        holder.send(signal);
+        assert_eq!(holder.finish().code, Some(code));
+        assert_eq!(space.keys(), [""; 0], "{signal}");
+        space.let_go();
+    }
+    let run = Running::start(space.sh("run --ttl 1s k", "echo $$ > pid; exec sleep 60"));
+    let pid = pid_in(&space.path("pid"));
+    run.send(Signal::SIGKILL);
+    assert_eq!(run.finish().code, None);
+    wait_for("the command to die", || !is_alive(pid));
+    wait_for("the lease to end", || space.is_free("k"));
+}
+
+/// t54: a signal ends a wait at once, and leaves nothing of it on the server.
+#[test]
+fn t54_signals_end_a_wait() {
+    let space = Space::redis();
+    let holder = space.hold("run k");
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let mut waiter = Running::start(space.tenure(["run", "k", "--", "touch", "ran"]));
+        assert!(waiter.line().starts_with("tenure: waiting for k"));
+        let start = Instant::now();
+        waiter.send(signal);
+        assert_eq!(waiter.finish().code, Some(code));
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+    space.let_go();
+    assert_eq!(holder.finish().code, Some(0));
+    assert_eq!(space.keys(), [""; 0]);
+    assert!(!space.path("ran").exists());
+}
+
+/// Ctrl-C on a terminal while waiting leaves no key behind, for `run` and for `acquire`.
+#[test]
+fn t69_ctrl_c_while_waiting() {
+    let space = Space::redis();
+    let holder = space.hold("run k");
+    let mut screen = Screen::shell(&space);
+    for (round, line) in ["run k -- touch ran", "acquire k --ttl 1m"].iter().enumerate() {
+        screen.type_in(&format!("$T {line}\n"));
+        wait_for("the wait", || screen.shown().matches("waiting for k: held").count() > round);
+        screen.type_in("\x03");
+        screen.type_in(&format!("echo code{round}=$?\n"));
+        screen.expect(&format!("code{round}=130"));
+    }
+    space.let_go();
+    assert_eq!(holder.finish().code, Some(0));
+    assert_eq!(space.keys(), [""; 0]);
+    assert!(!space.path("ran").exists());
+}
+
+/// A password gets us in, and gets no further: not to the command, not to what is said.
+#[test]
+fn passwords_stay_with_us() {
+    let space = Space::guarded();
+    std::fs::write(space.path("url"), space.secret_url() + "\n").unwrap();
+    let file = space.path("url").display().to_string();
+    let url = space.secret_url();
+    let look = |variable: &str, value: &str, args: &[&str]| {
+        let mut run = bare(args.iter().copied().chain(["run", "k", "--", "env"]));
+        run.env(variable, value);
+        let run = done(run);
+        assert!(!format!("{run:?}").contains(PASSWORD), "{variable} {args:?}: {run:?}");
+        assert!(run.out.contains("TENURE_KEY=k\n"), "{variable} {args:?}: {run:?}");
+    };
+    for args in [&[][..], &["-vv"]] {
+        look("TENURE_URL", &url, args);
+        look("TENURE_URL_FILE", &file, args);
+        look("REDIS_URL", &url, args);
+        let option = ["--url-file", &file];
+        look("NO_COLOR", "1", &[args, &option].concat());
+    }
+    for args in [&["-vv", "ls"][..], &["-vv", "show", "k"], &["-vv", "acquire", "k", "--ttl", "1s"]]
+    {
+        let mut run = bare(args);
+        run.env("TENURE_URL", &url);
+        let run = done(run);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(!format!("{run:?}").contains(PASSWORD), "{run:?}");
+    }
+}
+
+/// `TENURE_URL` comes before the application's `REDIS_URL`, which then stays the application's.
+#[test]
+fn our_variable_comes_first() {
+    let (space, other) = (Space::redis(), Space::redis());
+    let _holder = space.hold("run k");
+    let mut run = space.tenure(["run", "-n", "k", "--", "true"]);
+    run.env("REDIS_URL", other.url());
+    assert_eq!(done(run).code, Some(75), "it looked where TENURE_URL says");
+    let mut run = bare(["run", "-n", "k", "--", "sh", "-c", "echo [$REDIS_URL]"]);
+    run.env("REDIS_URL", space.url());
+    assert_eq!(done(run).code, Some(75), "it looked where REDIS_URL says");
+    let mut run = other.tenure(["run", "-n", "k", "--", "sh", "-c", "echo [$REDIS_URL]"]);
+    run.env("REDIS_URL", space.url());
+    assert_eq!(done(run).out, format!("[{}]\n", space.url()));
+}
