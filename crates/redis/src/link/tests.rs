@@ -121,7 +121,7 @@ async fn a_dropped_connection_is_closed() {
     let mut target = target(&server.url());
     // Long, so that the kernel does not close it meanwhile.
     target.response_timeout = Duration::from_secs(600);
-    let live = target.connect(None).await.unwrap();
+    let live = target.connect(None, None).await.unwrap();
     let (mut connection, driver) = (live.connection(), live.driver.clone());
     server.pause();
     let asking = tokio::spawn(async move {
