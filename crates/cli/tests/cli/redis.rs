@@ -45,7 +45,7 @@ fn long_waits_are_told() {
         &waiter.line(),
         &format!(
             "tenure: waiting for db-migrate: held \\d+s by WHO \\(pid {pid}, \"release_41\"\\), \
-             [23]\\ds of lease left"
+             [23]\\ds of lease left, you are 1st"
         ),
     );
     space.let_go();
@@ -73,7 +73,7 @@ fn not_acquired() {
     assert_eq!(run.code, Some(9));
     assert_matches(
         &run.err,
-        "tenure: waiting for k: held \\d+s by WHO \\(pid \\d+\\), \\d+s of lease left\n\
+        "tenure: waiting for k: held \\d+s by WHO \\(pid \\d+\\), \\d+s of lease left, you are 1st\n\
          tenure: not acquired: k is held by WHO for \\d+s \\(gave up after 600ms\\)\n\
          hint: tenure show k\n",
     );
@@ -95,7 +95,7 @@ fn at_least_keeps_twins_apart() {
     assert_matches(
         &space.done(["show", "k"]).out,
         "k\n  mode      closed\n  holder    WHO [^\n]+\n  held for  [^\n]+\n  \
-         closed    for another \\d+s\n  queue     not known to this engine\n",
+         closed    for another \\d+s\n  queue     empty\n",
     );
 }
 
