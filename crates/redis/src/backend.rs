@@ -3,8 +3,8 @@
 //! In: claims and leases from the engine. Out: what the scripts answered, as the contract says it.
 //! Waiting is in `wait.rs`, renewing in `renew.rs`, looking in `look.rs`.
 //!
-//! Commands travel on one connection, so that the undoing of a claim cannot overtake its asking;
-//! renewals have another, which lives on the engine's thread, so that neither a blocked application
+//! Commands about a key travel on one connection, so that the undoing of a claim cannot overtake its
+//! asking; they belong to the client, which may be shared. Renewals have another for each locker, which lives on the engine's thread, so that neither a blocked application
 //! nor a long queue of commands keeps a lock from being renewed.
 
 use std::sync::Arc;
@@ -17,17 +17,15 @@ use tenure_core::backend::{
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Error, Key, Lease, Mode, Token};
 use tokio::runtime::Handle;
-use tokio::sync::broadcast;
 
 use crate::builder::Builder;
+use crate::client::Client;
 use crate::keys::Keys;
-use crate::link::{Link, Target};
-use crate::scripts::{Freed, Renewed, Run};
+use crate::link::{Link, Links, Server};
+use crate::scripts::{Answer, Freed, Renewed, Run};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
 
-/// How many notices a slow listener may be behind before it is told that it missed some.
-const NOTICES_KEPT: usize = 1024;
 /// How often the connection for renewals is asked for a sign of life. One that is silently dead
 /// costs a renewal its response time-out, and is found out here before that.
 const PING_EVERY: Duration = Duration::from_secs(1);
@@ -63,10 +61,12 @@ pub(crate) struct Shared {
     pub(crate) keys: Keys,
     pub(crate) author: Author,
     pub(crate) clock: Clock,
-    pub(crate) commands: Link,
+    pub(crate) commands: Arc<Links>,
     pub(crate) renewals: Link,
     pub(crate) connect_timeout: Duration,
-    notices: broadcast::Sender<Notice>,
+    server: Arc<Server>,
+    /// Whether the client was made for this and nobody else, and so is closed with it.
+    alone: bool,
 }
 
 impl Redis {
@@ -84,24 +84,35 @@ impl Redis {
         Builder::new(url)
     }
 
-    pub(crate) fn on(
-        target: Target,
-        keys: Keys,
-        author: Author,
-        connect_timeout: Duration,
-    ) -> Self {
-        let (target, clock) = (Arc::new(target), Clock::system());
-        let notices = broadcast::Sender::new(NOTICES_KEPT);
-        let link = || Link::new(target.clone(), clock.clone(), notices.clone());
-        let (commands, renewals) = (link(), link());
-        let shared = Shared { keys, author, clock, commands, renewals, connect_timeout, notices };
-        Redis { shared: Arc::new(shared) }
+    /// Keeps locks through a client that the caller made, under its prefix. The client's connections
+    /// are shared and stay open when the locker is shut down; only the one for renewals is this
+    /// locker's own, since it lives on its thread.
+    pub fn with(client: &Client) -> Self {
+        Self::of(client, false)
     }
 
-    /// Whether the server can be used.
-    pub(crate) async fn check(&self) -> Result<(), Error> {
-        let live = self.shared.commands.live().await;
-        live.map(drop).map_err(|trouble| Fault::from(trouble).into())
+    /// With a client of its own.
+    pub(crate) fn alone_on(client: Client) -> Self {
+        Self::of(&client, true)
+    }
+
+    fn of(client: &Client, alone: bool) -> Self {
+        let (server, commands) = (client.server().clone(), client.commands().clone());
+        let (keys, author) = (client.keys().clone(), client.author().clone());
+        let (clock, renewals) = (server.clock().clone(), Link::new(server.clone()));
+        let connect_timeout = server.target().connect_timeout();
+        Redis {
+            shared: Arc::new(Shared {
+                keys,
+                author,
+                clock,
+                commands,
+                renewals,
+                connect_timeout,
+                server,
+                alone,
+            }),
+        }
     }
 }
 
@@ -114,30 +125,24 @@ impl Shared {
         };
         let claim = lease.claim();
         let run = Run::release(self.keys.lock(claim.key()), claim.token(), closed);
-        match run.on(&self.commands).await {
+        let link = self.commands.of(claim.key());
+        match run.on(link).await {
             Err(trouble) if trouble.cause() == Cause::Cut => {
-                self.release_again(&run, trouble).await
+                release_again(link, &run, trouble).await
             }
             answer => Ok(released(answer?)),
         }
     }
 
-    async fn release_again(&self, run: &Run, first: Trouble) -> Result<Release, Fault> {
-        match run.on(&self.commands).await? {
-            Freed::Yes => Ok(Release::Freed),
-            // The first may have done it, or the lock was gone before: that is not known.
-            Freed::NotHeld => Err(first.into()),
-        }
-    }
-
     async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
         let run = Run::release(self.keys.lock(claim.key()), claim.token(), None);
-        run.on::<Freed>(&self.commands).await?;
-        if !self.commands.may_have_strays(claim.ttl()) {
+        let link = self.commands.of(claim.key());
+        run.on::<Freed>(link).await?;
+        if !link.may_have_strays(claim.ttl()) {
             return Ok(());
         }
         let what = "an earlier connection could not be closed and may still act";
-        Err(self.commands.trouble(Cause::Cut, what).into())
+        Err(link.trouble(Cause::Cut, what).into())
     }
 
     async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
@@ -146,7 +151,7 @@ impl Shared {
         // Read the clock before sending: the server's ttl starts after this, so our view of it can
         // only be too short.
         let from = self.clock.now();
-        match self.twice(&run).await? {
+        match self.twice(claim.key(), &run).await? {
             Renewed::Yes { .. } => Ok(Some(Term::Lease { from, ttl: claim.ttl() })),
             Renewed::Gone | Renewed::Forced(_) => Ok(None),
         }
@@ -155,21 +160,30 @@ impl Shared {
     async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
         let by: String = by.chars().take(BY_MAX).collect();
         let run = Run::force(self.keys.lock(key), self.keys.forced(seen), seen, &by);
-        let answer = released(run.on(&self.commands).await?);
+        let answer = released(run.on(self.commands.of(key)).await?);
         if answer == Release::Freed {
             // For a holder in this process; others find the word left for them.
             let loss = Loss::Forced(by);
-            let _ = self.notices.send(Notice::Lost { key: key.clone(), token: seen, loss });
+            self.server.tell(Notice::Lost { key: key.clone(), token: seen, loss });
         }
         Ok(answer)
     }
 
     /// Runs what can be repeated; a second time if the connection broke, as idle ones do.
-    pub(crate) async fn twice<A: crate::scripts::Answer>(&self, run: &Run) -> Result<A, Trouble> {
-        match run.on(&self.commands).await {
-            Err(trouble) if trouble.cause() == Cause::Cut => run.on(&self.commands).await,
+    pub(crate) async fn twice<A: Answer>(&self, key: &Key, run: &Run) -> Result<A, Trouble> {
+        let link = self.commands.of(key);
+        match run.on(link).await {
+            Err(trouble) if trouble.cause() == Cause::Cut => run.on(link).await,
             answer => answer,
         }
+    }
+}
+
+async fn release_again(link: &Link, run: &Run, first: Trouble) -> Result<Release, Fault> {
+    match run.on(link).await? {
+        Freed::Yes => Ok(Release::Freed),
+        // The first may have done it, or the lock was gone before: that is not known.
+        Freed::NotHeld => Err(first.into()),
     }
 }
 
@@ -250,7 +264,7 @@ impl Backend for Redis {
     }
 
     fn notices(&self) -> Notices {
-        Notices::of(&self.shared.notices)
+        self.shared.server.notices()
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
@@ -268,8 +282,11 @@ impl Backend for Redis {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            self.shared.commands.close();
             self.shared.renewals.close();
+            // Who made a client closes it.
+            if self.shared.alone {
+                self.shared.commands.close();
+            }
         })
     }
 }

@@ -1,17 +1,21 @@
-//! What a URL cannot say: prefix and time-outs.
+//! What a URL cannot say: prefix, time-outs, number of connections, certificates.
 //!
-//! In: a URL and setters. Out: a [`Redis`], connected and checked, or one that connects when it is
-//! first asked.
+//! In: a URL and setters. Out: a [`Redis`] or a [`Client`], connected and checked, or one that
+//! connects when it is first asked.
 
 use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_core::{Error, Token};
 
 use crate::backend::Redis;
+use crate::client::Client;
 use crate::keys::Keys;
 use crate::link::Target;
-use crate::url::Place;
+use crate::tls::{Ca, Tls};
+use crate::url::{Address, Place};
 use crate::value::Author;
 
 /// What all our keys start with.
@@ -25,11 +29,17 @@ pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 /// default ttl, so that a renewal can be tried again on a new connection.
 pub const RESPONSE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 
+/// How many connections carry commands. One reaches what a server can do; more help where a single
+/// stream is the limit, as with TLS or a slow network.
+pub const POOL_SIZE_DEFAULT: usize = 1;
+/// The most connections for commands.
+pub const POOL_SIZE_MAX: usize = 64;
+
 /// The bounds of both time-outs. The engine gives up on any call after ten seconds.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(4);
 
-/// How to reach a server; made by [`Redis::builder`].
+/// How to reach a server; made by [`Redis::builder`] or [`Client::builder`].
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct Builder {
@@ -37,9 +47,11 @@ pub struct Builder {
     prefix: String,
     connect_timeout: Duration,
     response_timeout: Duration,
+    pool_size: usize,
+    tls: Tls,
 }
 
-/// Without the URL: it may hold a password.
+/// Without the URL, which may hold a password, and without keys.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("prefix", &self.prefix).finish_non_exhaustive()
@@ -53,6 +65,8 @@ impl Builder {
             prefix: PREFIX_DEFAULT.into(),
             connect_timeout: CONNECT_TIMEOUT_DEFAULT,
             response_timeout: RESPONSE_TIMEOUT_DEFAULT,
+            pool_size: POOL_SIZE_DEFAULT,
+            tls: Tls::default(),
         }
     }
 
@@ -75,18 +89,50 @@ impl Builder {
         self
     }
 
+    /// How many connections carry commands: 1 unless said otherwise, at most 64. Everything about a
+    /// key travels on the same one. Renewals have another of their own.
+    pub fn pool_size(mut self, connections: usize) -> Self {
+        self.pool_size = connections;
+        self
+    }
+
+    /// Trusts the certificate authorities in this PEM file, and not the system's. Read once, when
+    /// the builder connects. Needs `rediss://`.
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.ca = Some(Ca::File(path.into()));
+        self
+    }
+
+    /// The same with the text of such a file.
+    pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.ca = Some(Ca::Pem(pem.into()));
+        self
+    }
+
+    /// Shows this certificate to a server that asks for one: the chain and its private key, both as
+    /// PEM. Needs `rediss://`.
+    pub fn client_cert(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.tls.client = Some((chain.into(), key.into()));
+        self
+    }
+
+    /// Encrypts without checking who answers: anybody between us and the server can read and change
+    /// everything. For trying things out; `#insecure` at the end of the URL says the same.
+    pub fn insecure(mut self) -> Self {
+        self.tls.insecure = true;
+        self
+    }
+
     /// Connects, and checks that the server can keep locks.
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
     /// [`is_unavailable`](Error::is_unavailable) if the server cannot be reached,
-    /// [`is_refused`](Error::is_refused) if it wants other credentials,
-    /// [`is_unsupported`](Error::is_unsupported) if it is too old or a cluster.
+    /// [`is_refused`](Error::is_refused) if it wants other credentials, or its certificate is not to
+    /// be trusted, [`is_unsupported`](Error::is_unsupported) if it is too old or a cluster.
     pub async fn connect(self) -> Result<Redis, Error> {
-        let redis = self.connect_later()?;
-        redis.check().await?;
-        Ok(redis)
+        self.client().await.map(Redis::alone_on)
     }
 
     /// The same without connecting: that happens when it is first asked for something, on the
@@ -96,16 +142,52 @@ impl Builder {
     ///
     /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
     pub fn connect_later(self) -> Result<Redis, Error> {
-        self.validate()?;
-        let place = Place::parse(&self.url)?;
-        let target = Target::new(place, self.connect_timeout, self.response_timeout)?;
+        self.client_later().map(Redis::alone_on)
+    }
+
+    /// Connects as [`connect`](Self::connect) does, for several lockers to share.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect).
+    pub async fn client(self) -> Result<Client, Error> {
+        let client = self.client_later()?;
+        client.check().await?;
+        Ok(client)
+    }
+
+    /// The same without connecting, as [`connect_later`](Self::connect_later) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_later`](Self::connect_later).
+    pub fn client_later(self) -> Result<Client, Error> {
+        let pool_size = self.validate()?;
+        let target = self.target()?;
         let id = Token::random().map_err(|error| {
             Error::invalid(format!("the system gives no random numbers: {error}"))
         })?;
-        Ok(Redis::on(target, Keys::new(&self.prefix), Author::new(id), self.connect_timeout))
+        Ok(Client::new(target, pool_size, Keys::new(&self.prefix), Author::new(id)))
     }
 
-    fn validate(&self) -> Result<(), Error> {
+    fn target(&self) -> Result<Target, Error> {
+        let (place, mut tls) = (Place::parse(&self.url)?, self.tls.clone());
+        tls.insecure |= place.is_insecure();
+        let secure = match place.address() {
+            Address::Tcp(host, _) if place.has_tls() => Some(tls.secure(host)?),
+            _ => None,
+        };
+        if let (None, Some(setting)) = (&secure, tls.said()) {
+            return Err(Error::invalid(format!("`{setting}` needs a `rediss://` url")));
+        }
+        if tls.insecure {
+            tracing::warn!(address = %place.address(), "whoever answers is trusted (`insecure`)");
+        }
+        Ok(Target::new(&place, secure, self.connect_timeout, self.response_timeout))
+    }
+
+    /// The number of connections, if all is well.
+    fn validate(&self) -> Result<NonZeroUsize, Error> {
         let prefix = &self.prefix;
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || prefix.chars().any(char::is_control) {
             let shown = prefix.escape_debug();
@@ -114,7 +196,11 @@ impl Builder {
             )));
         }
         bounded("connect_timeout", self.connect_timeout)?;
-        bounded("response_timeout", self.response_timeout)
+        bounded("response_timeout", self.response_timeout)?;
+        let size = self.pool_size;
+        NonZeroUsize::new(size).filter(|size| size.get() <= POOL_SIZE_MAX).ok_or_else(|| {
+            Error::invalid(format!("pool_size ({size}) must be between 1 and {POOL_SIZE_MAX}"))
+        })
     }
 }
 
@@ -143,12 +229,45 @@ mod tests {
             refused(Redis::builder("redis://h").response_timeout(Duration::ZERO)),
             "response_timeout (0ns) must be between 1ms and 4s"
         );
+        for size in [0, 65] {
+            assert_eq!(
+                refused(Redis::builder("redis://h").pool_size(size)),
+                format!("pool_size ({size}) must be between 1 and 64")
+            );
+        }
+    }
+
+    /// t65: certificates that make no sense are refused by their setting, without their text.
+    #[test]
+    fn t65_certificates_are_checked() {
+        let refused = |builder: Builder| builder.connect_later().unwrap_err().to_string();
+        let (plain, tls) = (Redis::builder("redis://h"), Redis::builder("rediss://h"));
+        assert_eq!(refused(plain.clone().ca_pem("x")), "`ca_pem` needs a `rediss://` url");
+        assert_eq!(refused(plain.insecure()), "`insecure` needs a `rediss://` url");
+        assert_eq!(
+            refused(tls.clone().ca_pem("-----BEGIN hunter2")),
+            "invalid `ca_pem`: it is not a certificate in PEM form"
+        );
+        assert_eq!(
+            refused(tls.clone().ca_file("/no/such.pem")),
+            "invalid `ca_file`: cannot read `/no/such.pem`: No such file or directory (os error 2)"
+        );
+        assert_eq!(
+            refused(Redis::builder("rediss://h#insecure").ca_pem("x")),
+            "a CA to trust and `insecure`, which trusts anybody, contradict each other"
+        );
+        assert_eq!(
+            refused(tls.insecure().client_cert("hunter2", "hunter2")),
+            "invalid `client_cert`: it is not a certificate in PEM form"
+        );
     }
 
     /// t66: neither a builder nor what it makes shows the password.
     #[test]
     fn t66_debug_keeps_the_password() {
         let builder = Redis::builder("redis://u:hunter2@h");
+        let client = builder.clone().client_later().unwrap();
+        assert!(!format!("{client:?}").contains("hunter2"));
         let shown = format!("{builder:?} {:?}", builder.clone().connect_later().unwrap());
         assert!(!shown.contains("hunter2"), "{shown}");
     }

@@ -4,14 +4,16 @@
 //! what a URL cannot say: [`Redis::builder`].
 //!
 //! The modules in the order in which a request passes through them:
-//! `url` → `builder` → `backend` → `wait` → `scripts` (with `keys` and `value`) → `link` → the
+//! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `scripts` (with `keys` and `value`) → `link` → the
 //! server, and back up: `trouble` says what went wrong. `renew` and `look` are the other ways down.
 //!
 //! Absent on purpose, and next: the queue and the inbox that hand a lock over. Until then waiters
 //! poll at their `retry_interval`.
 
 mod url;
+mod tls;
 mod builder;
+mod client;
 mod backend;
 mod wait;
 mod renew;
@@ -25,5 +27,7 @@ mod jitter;
 
 pub use backend::Redis;
 pub use builder::{
-    Builder, CONNECT_TIMEOUT_DEFAULT, PREFIX_DEFAULT, PREFIX_MAX, RESPONSE_TIMEOUT_DEFAULT,
+    Builder, CONNECT_TIMEOUT_DEFAULT, POOL_SIZE_DEFAULT, POOL_SIZE_MAX, PREFIX_DEFAULT, PREFIX_MAX,
+    RESPONSE_TIMEOUT_DEFAULT,
 };
+pub use client::Client;

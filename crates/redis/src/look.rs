@@ -46,22 +46,24 @@ impl Shared {
     }
 
     async fn scan_step(&self, cursor: u64) -> Result<(u64, Vec<Vec<u8>>), Trouble> {
-        let live = self.commands.live().await?;
+        let link = self.commands.any();
+        let live = link.live().await?;
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(self.keys.all_locks()).arg("COUNT").arg(SCANNED_AT_ONCE);
-        let reply = self.commands.call(&live, &scan).await?;
-        redis::from_redis_value(reply).map_err(|_| self.commands.out_of_turn(&live))
+        let reply = link.call(&live, &scan).await?;
+        redis::from_redis_value(reply).map_err(|_| link.out_of_turn(&live))
     }
 
     async fn read_locks(&self, keys: &[Key]) -> Result<Vec<LockInfo>, Trouble> {
-        let live = self.commands.live().await?;
+        let link = self.commands.any();
+        let live = link.live().await?;
         let mut pipe = redis::pipe();
         for key in keys {
             let lock = self.keys.lock(key);
             pipe.cmd("GET").arg(&lock).cmd("PTTL").arg(&lock);
         }
-        let within = self.commands.response_timeout();
-        let replies = self.commands.call_all(&live, &pipe, within).await?;
+        let within = link.response_timeout();
+        let replies = link.call_all(&live, &pipe, within).await?;
         let pairs = replies.chunks_exact(2);
         let infos = keys.iter().zip(pairs).map(|(key, pair)| info(key, pair));
         infos.filter_map(Result::transpose).collect()

@@ -3,10 +3,14 @@
 //! In: the driver's errors. Out: a [`Trouble`], which becomes the contract's [`Fault`] and knows
 //! besides whether waiting helps. No message carries a password or a token.
 
-use std::fmt;
+use std::error::Error as _;
+use std::sync::Arc;
+use std::{fmt, io};
 
 use redis::{ErrorKind, RedisError};
 use tenure_core::backend::{Fault, FaultKind};
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::{AlertDescription as Alert, CertificateError as Flaw};
 
 /// What went wrong, and what that means for whoever waits.
 #[derive(Clone, Debug)]
@@ -68,11 +72,34 @@ impl Trouble {
         }
     }
 
+    /// Reads an error that kept us from reaching the server at all.
+    pub(crate) fn of_open(address: &dyn fmt::Display, error: &io::Error) -> Self {
+        match tls_error(error) {
+            Some(error) => Self::of_tls(address, error),
+            None => Self::new(Cause::Down, address, format_args!("cannot connect: {error}")),
+        }
+    }
+
+    /// Reads why a server is not to be trusted, or does not trust us. Asking again changes neither.
+    fn of_tls(address: &dyn fmt::Display, error: &rustls::Error) -> Self {
+        let what = match error {
+            rustls::Error::InvalidCertificate(flaw) => meaning_of_flaw(flaw),
+            rustls::Error::AlertReceived(alert) => meaning_of_alert(*alert),
+            rustls::Error::InvalidMessage(_) => "the server does not speak TLS here",
+            _ => "no TLS connection can be agreed on",
+        };
+        Self::new(Cause::Refused, address, format_args!("{what}: {error}"))
+    }
+
     /// Reads an error that kept us from connecting.
     pub(crate) fn of_connect(address: &dyn fmt::Display, error: &RedisError) -> Self {
         if error.kind() == ErrorKind::RESP3NotSupported {
             let what = "the server is too old: version 6.2 or later is needed";
             return Self::new(Cause::Unsupported, address, what);
+        }
+        // A server that wants a certificate of ours says so after the handshake.
+        if let Some(error) = io_error(error).and_then(tls_error) {
+            return Self::of_tls(address, error);
         }
         match word(error) {
             Some(word) => Self::of_reply(address, &word, error.detail().unwrap_or_default()),
@@ -90,6 +117,47 @@ impl Trouble {
         let (cause, what) = meaning(word, rest);
         let said = format!("{word} {rest}");
         Self::new(cause, address, format_args!("{what}: {}", said.trim_end()))
+    }
+}
+
+/// The driver keeps what the stream said in an `Arc`.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    let kept = error.source()?.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()?;
+    kept.downcast_ref()
+}
+
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+fn meaning_of_flaw(flaw: &Flaw) -> &'static str {
+    match flaw {
+        Flaw::Expired | Flaw::ExpiredContext { .. } => "the server's certificate has expired",
+        Flaw::NotValidYet | Flaw::NotValidYetContext { .. } => {
+            "the server's certificate is not valid yet"
+        }
+        Flaw::NotValidForName | Flaw::NotValidForNameContext { .. } => {
+            "the server's certificate is for another host"
+        }
+        Flaw::UnknownIssuer => "the server's certificate is from nobody that we trust (`ca_file`)",
+        _ => "the server's certificate is not acceptable",
+    }
+}
+
+fn meaning_of_alert(alert: Alert) -> &'static str {
+    match alert {
+        Alert::CertificateRequired | Alert::NoCertificate => {
+            "the server wants a certificate of ours (`client_cert`)"
+        }
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::UnknownCA
+        | Alert::AccessDenied
+        | Alert::DecryptError => "the server does not accept our certificate (`client_cert`)",
+        _ => "the server does not agree to a TLS connection",
     }
 }
 

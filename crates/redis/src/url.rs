@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! redis://[user][:password@]host[:port][/db]      valkey:// is the same
+//! rediss://…[#insecure]                           with TLS; valkeys:// is the same
 //! redis+unix://[user][:password@]/path/to/socket[?db=N]
 //! ```
 //!
@@ -24,6 +25,8 @@ pub(crate) struct Place {
     db: i64,
     user: Option<String>,
     password: Option<String>,
+    tls: bool,
+    insecure: bool,
 }
 
 /// Where a server listens. Shown in messages.
@@ -63,7 +66,18 @@ impl Place {
         if user.is_some() && password.is_none() {
             return Err(invalid("it has a user and no password"));
         }
-        Ok(Place { db: db(&url, &address)?, address, user, password })
+        let (db, tls) = (db(&url, &address)?, matches!(url.scheme(), "rediss" | "valkeys"));
+        Ok(Place { db, address, user, password, tls, insecure: insecure(&url, tls)? })
+    }
+
+    /// Whether the connection is to be encrypted.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// Whether the server need not prove who it is.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.insecure
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -89,11 +103,8 @@ fn invalid(flaw: impl fmt::Display) -> Error {
 
 fn address(url: &Url) -> Result<Address, Error> {
     match url.scheme() {
-        "redis" | "valkey" => tcp(url),
+        "redis" | "rediss" | "valkey" | "valkeys" => tcp(url),
         "redis+unix" | "valkey+unix" | "unix" => unix(url),
-        scheme @ ("rediss" | "valkeys") => Err(Error::invalid(format!(
-            "`{scheme}://` is not supported yet: this build has no TLS; use `redis://` over a tunnel"
-        ))),
         scheme => Err(invalid(format_args!("unknown scheme `{scheme}`"))),
     }
 }
@@ -129,6 +140,15 @@ fn db(url: &Url, address: &Address) -> Result<i64, Error> {
     number.ok_or_else(|| invalid("its database is not a number"))
 }
 
+fn insecure(url: &Url, tls: bool) -> Result<bool, Error> {
+    match url.fragment() {
+        None => Ok(false),
+        Some("insecure") if tls => Ok(true),
+        Some("insecure") => Err(invalid("`#insecure` is about TLS, which it does not ask for")),
+        Some(_) => Err(invalid("what follows `#` can only be `insecure`")),
+    }
+}
+
 fn decoded(part: &str) -> Result<Option<String>, Error> {
     let text = percent_decode_str(part).decode_utf8();
     text.map(|text| Some(text.into_owned())).map_err(|_| invalid("it is not UTF-8"))
@@ -162,6 +182,16 @@ mod tests {
         assert_eq!((place("valkey://h/3").db(), place("redis+unix:///s?db=2").db()), (3, 2));
     }
 
+    /// TLS by the scheme; trust in anybody only where it is spelled out.
+    #[test]
+    fn t65_tls() {
+        let said = |url| (place(url).has_tls(), place(url).is_insecure());
+        assert_eq!(said("redis://h"), (false, false));
+        assert_eq!((said("rediss://h"), said("valkeys://h:1/2")), ((true, false), (true, false)));
+        assert_eq!(said("rediss://h#insecure"), (true, true));
+        assert_eq!(place("rediss://h").address().to_string(), "h:6379");
+    }
+
     /// t66: a password may hold anything, percent-encoded.
     #[test]
     fn t66_passwords_are_decoded() {
@@ -180,7 +210,9 @@ mod tests {
             "redis://:hunter2@",
             "redis://:hunter2@h:99999",
             "redis://:hunter2@h/hunter2",
-            "rediss://:hunter2@h",
+            "rediss://:hunter2@",
+            "rediss://:hunter2@h#hunter2",
+            "redis://:hunter2@h#insecure",
             "zoo://:hunter2@h",
             "redis://:hunter2@h/-1",
             "redis://hunter2@h",

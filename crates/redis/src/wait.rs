@@ -28,7 +28,7 @@ impl Shared {
     pub(crate) async fn ask_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
         refuse_unsupported(claim)?;
         let from = self.clock.now();
-        let asked = self.twice(&self.asking(claim)).await?;
+        let asked = self.twice(claim.key(), &self.asking(claim)).await?;
         self.attempt(claim, from, asked)
     }
 
@@ -38,7 +38,7 @@ impl Shared {
         let mut down_since = None;
         loop {
             let from = self.clock.now();
-            let pause = match self.asking(claim).on(&self.commands).await {
+            let pause = match self.asking(claim).on(self.commands.of(claim.key())).await {
                 Ok(asked) => match self.attempt(claim, from, asked)? {
                     Attempt::Granted(grant) => return Ok(grant),
                     Attempt::Held(holder) => {
@@ -85,7 +85,7 @@ impl Shared {
     }
 
     fn refusal(&self, what: String) -> Fault {
-        self.commands.trouble(Cause::Refused, what).into()
+        self.commands.any().trouble(Cause::Refused, what).into()
     }
 
     /// Notes what keeps us from asking; the pause until it may have passed, if it may at all.

@@ -4,16 +4,15 @@
 //! why not. All of it within the connect time-out.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::{TcpSettings, socket2};
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, Value,
-};
-use tenure_core::Error;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value};
+use tokio::task::AbortHandle;
 
+use super::open::{Names, System};
+use crate::tls::Secure;
 use crate::trouble::{Cause, Trouble};
 use crate::url::{Address, Place};
 
@@ -21,28 +20,30 @@ use crate::url::{Address, Place};
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// From here on a script can say that it must run on a full server, and not on a replica.
 const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
-/// When the kernel starts to ask whether an idle peer is still there.
-const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Where to connect to, and how long that may take.
 pub(crate) struct Target {
-    client: Client,
-    address: Address,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+    pub(super) address: Address,
+    pub(super) names: Arc<dyn Names>,
+    pub(super) secure: Option<Secure>,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_timeout: Duration,
+    session: RedisConnectionInfo,
 }
 
-/// A connection that was found to lead to a master of the right age.
+/// A connection that was found to lead to a master of the right age. Dropping it closes it.
 pub(crate) struct Live {
     connection: MultiplexedConnection,
+    driver: AbortHandle,
     /// Which run of which server; another after a restart.
     run_id: String,
+    turn: u64,
     client_id: Option<i64>,
     flags: bool,
     stray: bool,
 }
 
-/// Without the client: it knows the password.
+/// Without the session: it knows the password.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
@@ -55,21 +56,31 @@ impl fmt::Debug for Live {
     }
 }
 
+/// A dropped connection would otherwise stay open until all that was sent on it is answered.
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
 impl Target {
     pub(crate) fn new(
-        place: Place,
+        place: &Place,
+        secure: Option<Secure>,
         connect_timeout: Duration,
         response_timeout: Duration,
-    ) -> Result<Self, Error> {
-        let address = place.address().clone();
-        // The driver's error is not repeated: it may hold what was wrong with the password.
-        let client = open(&place)
-            .map_err(|_| Error::invalid(format!("invalid redis address `{address}`")))?;
-        Ok(Target { client, address, connect_timeout, response_timeout })
+    ) -> Self {
+        let (address, session) = (place.address().clone(), session(place));
+        let names = Arc::new(System);
+        Target { address, names, secure, connect_timeout, response_timeout, session }
     }
 
-    pub(crate) fn address(&self) -> impl fmt::Display + use<'_> {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
     }
 
     pub(crate) fn response_timeout(&self) -> Duration {
@@ -89,13 +100,18 @@ impl Target {
     }
 
     async fn connect_and_check(&self, old: Option<&Live>) -> Result<Live, Trouble> {
+        let stream = self.open().await;
+        let stream = stream.map_err(|error| Trouble::of_open(&self.address, &error))?;
         // Time-outs are ours: the driver would go on using a connection after one.
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let made = self.client.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
-        let facts = self.ask(&mut connection).await?;
-        let mut live = self.check(connection, facts)?;
+        let made = MultiplexedConnection::new_with_config(&self.session, stream, config).await;
+        let (connection, driver) =
+            made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
+        let driver = tokio::spawn(driver).abort_handle();
+        let mut live = Live::unchecked(connection, driver);
+        let facts = self.ask(&mut live.connection).await?;
+        self.check(&mut live, facts)?;
         live.stray = self.replace(&mut live, old).await;
         Ok(live)
     }
@@ -127,7 +143,7 @@ impl Target {
         }
     }
 
-    fn check(&self, connection: MultiplexedConnection, facts: Facts) -> Result<Live, Trouble> {
+    fn check(&self, live: &mut Live, facts: Facts) -> Result<(), Trouble> {
         let version = facts.version().ok_or_else(|| self.cannot("it does not say its version"))?;
         if version < VERSION_MIN {
             let shown = facts.field("redis_version").unwrap_or_default();
@@ -141,9 +157,9 @@ impl Target {
             let what = "the server is a replica; locks need the master";
             return Err(Trouble::new(Cause::Demoted, &self.address, what));
         }
-        let (run_id, flags) =
-            (facts.field("run_id").unwrap_or_default().into(), version >= VERSION_WITH_FLAGS);
-        Ok(Live { connection, run_id, client_id: facts.client_id, flags, stray: false })
+        live.run_id = facts.field("run_id").unwrap_or_default().into();
+        (live.flags, live.client_id) = (version >= VERSION_WITH_FLAGS, facts.client_id);
+        Ok(())
     }
 
     fn cannot(&self, what: impl fmt::Display) -> Trouble {
@@ -154,18 +170,15 @@ impl Target {
     async fn replace(&self, live: &mut Live, old: Option<&Live>) -> bool {
         // After a restart the old one is gone, and its number may be another client's.
         let Some(old) = old.filter(|old| old.run_id == live.run_id) else { return false };
-        let Some(id) = old.client_id else { return true };
+        let Some(id) = old.client_id.filter(|_| !old.run_id.is_empty()) else { return true };
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg("ID").arg(id);
         kill.query_async::<Value>(&mut live.connection).await.is_err()
     }
 }
 
-fn open(place: &Place) -> redis::RedisResult<Client> {
-    let address = match place.address() {
-        Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
-        Address::Unix(path) => ConnectionAddr::Unix(path.into()),
-    };
+/// Who we are to the server.
+fn session(place: &Place) -> RedisConnectionInfo {
     // `HELLO`, since it says what is wrong with a password.
     let mut session =
         RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(place.db());
@@ -175,17 +188,31 @@ fn open(place: &Place) -> redis::RedisResult<Client> {
     if let Some(password) = place.password() {
         session = session.set_password(password);
     }
-    // The driver's defaults are off: a small request would wait for more, a dead peer for ever.
-    let tcp = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(socket2::TcpKeepalive::new().with_time(KEEPALIVE));
-    let info = address.into_connection_info()?.set_redis_settings(session.set_skip_set_lib_name());
-    Client::open(info.set_tcp_settings(tcp))
+    session.set_skip_set_lib_name()
 }
 
 impl Live {
+    fn unchecked(connection: MultiplexedConnection, driver: AbortHandle) -> Self {
+        let (run_id, turn, client_id, flags, stray) = Default::default();
+        Live { connection, driver, run_id, turn, client_id, flags, stray }
+    }
+
     pub(crate) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
+    }
+
+    pub(super) fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// The client's turn in which it was made.
+    pub(super) fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    pub(super) fn of_turn(mut self, turn: u64) -> Self {
+        self.turn = turn;
+        self
     }
 
     /// Whether scripts can carry flags.

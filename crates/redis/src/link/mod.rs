@@ -9,22 +9,32 @@
 //! - While there is no connection, a call tries to make one, once. Those who come meanwhile, or
 //!   shortly after a failure, share the outcome.
 //!
+//! - All links of a client lead to the same server (`server.rs`). A connection that leads to the one
+//!   before is dropped, and what it still answers is unknown.
+//!
+//! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
+//! connection out of the stream that `open` opened.
+//!
 //! Absent on purpose: the inbox, which gets a connection of its own with the queue.
 
+mod links;
+mod server;
 mod connect;
+mod open;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Value};
-use tenure_core::backend::Notice;
-use tenure_core::time::{Clock, Time};
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tenure_core::time::Time;
 use tokio::runtime::Handle;
-use tokio::sync::broadcast;
+use tokio::time::error::Elapsed;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
 pub(crate) use connect::{Live, Target};
+pub(crate) use links::Links;
+pub(crate) use server::Server;
 
 /// The pause after a failure to connect: it doubles from the first to the second.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -32,9 +42,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Link {
-    target: Arc<Target>,
-    clock: Clock,
-    notices: broadcast::Sender<Notice>,
+    server: Arc<Server>,
     state: Mutex<State>,
     /// Held while connecting, so that it is done once.
     connecting: tokio::sync::Mutex<()>,
@@ -61,13 +69,9 @@ struct Failed {
 }
 
 impl Link {
-    pub(crate) fn new(
-        target: Arc<Target>,
-        clock: Clock,
-        notices: broadcast::Sender<Notice>,
-    ) -> Self {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
         let (state, connecting) = Default::default();
-        Link { target, clock, notices, state, connecting }
+        Link { server, state, connecting }
     }
 
     /// Makes connections live on this runtime from now on.
@@ -77,20 +81,15 @@ impl Link {
 
     /// The server's address, for messages.
     pub(crate) fn trouble(&self, cause: Cause, what: impl std::fmt::Display) -> Trouble {
-        Trouble::new(cause, &self.target.address(), what)
+        self.server.trouble(cause, what)
     }
 
     /// Sends one command.
     pub(crate) async fn call(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Trouble> {
         let mut connection = live.connection();
         let asked = command.query_async(&mut connection);
-        match tokio::time::timeout(self.target.response_timeout(), asked).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) => {
-                Err(self.judge(live, Trouble::of_request(&self.target.address(), &error)))
-            }
-            Err(_) => Err(self.judge(live, self.silent())),
-        }
+        let heard = tokio::time::timeout(self.response_timeout(), asked).await;
+        self.hear(live, heard)
     }
 
     /// Sends many commands at once, for at most `within`; each has its own reply or refusal.
@@ -102,31 +101,45 @@ impl Link {
     ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
         let mut connection = live.connection();
         let asked = connection.send_packed_commands(commands, 0, commands.len());
-        match tokio::time::timeout(within, asked).await {
-            Ok(Ok(replies)) => {
-                Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect())
-            }
-            Ok(Err(error)) => {
-                Err(self.judge(live, Trouble::of_request(&self.target.address(), &error)))
-            }
-            Err(_) => Err(self.judge(live, self.silent())),
-        }
+        let heard = tokio::time::timeout(within, asked).await;
+        let replies = self.hear(live, heard)?;
+        Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect())
+    }
+
+    /// What came back, if it can be relied on.
+    fn hear<T>(
+        &self,
+        live: &Arc<Live>,
+        heard: Result<RedisResult<T>, Elapsed>,
+    ) -> Result<T, Trouble> {
+        let trouble = match heard {
+            // The other connections have left that server: what it says counts for nothing now.
+            Ok(_) if !self.server.is_at(live.turn()) => self.moved(),
+            Ok(Ok(reply)) => return Ok(reply),
+            Ok(Err(error)) => Trouble::of_request(self.server.address(), &error),
+            Err(_) => self.silent(),
+        };
+        Err(self.judge(live, trouble))
     }
 
     fn read(&self, live: &Arc<Live>, reply: Value) -> Result<Value, Trouble> {
         let Value::ServerError(error) = reply else { return Ok(reply) };
         let rest = error.details().unwrap_or_default();
-        Err(self.judge(live, Trouble::of_reply(&self.target.address(), error.code(), rest)))
+        Err(self.judge(live, Trouble::of_reply(self.server.address(), error.code(), rest)))
     }
 
     /// How long a reply may take.
     pub(crate) fn response_timeout(&self) -> Duration {
-        self.target.response_timeout()
+        self.server.target().response_timeout()
     }
 
     fn silent(&self) -> Trouble {
-        let within = self.target.response_timeout();
+        let within = self.response_timeout();
         self.trouble(Cause::Silent, format_args!("no answer within {within:?}"))
+    }
+
+    fn moved(&self) -> Trouble {
+        self.trouble(Cause::Cut, "the answer came from a server that was left for another")
     }
 
     /// Drops the connection where the trouble says that it is of no use any more.
@@ -153,7 +166,7 @@ impl Link {
 
     /// The connection, made if need be.
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Trouble> {
-        let asked_at = self.clock.now();
+        let asked_at = self.now();
         if let Some(known) = self.known(asked_at) {
             return known;
         }
@@ -166,61 +179,56 @@ impl Link {
 
     /// Whether there is a connection now, for those who would not make one.
     pub(crate) fn current(&self) -> Option<Arc<Live>> {
-        self.state().live.clone()
+        self.state().at(&self.server)
     }
 
     /// What is known without trying: the connection, or a failure that is recent enough.
     fn known(&self, asked_at: Time) -> Option<Result<Arc<Live>, Trouble>> {
-        let state = self.state();
-        if let Some(live) = &state.live {
-            return Some(Ok(live.clone()));
+        let mut state = self.state();
+        if let Some(live) = state.at(&self.server) {
+            return Some(Ok(live));
         }
         let failed = state.failed.as_ref()?;
-        let recent = failed.at >= asked_at || self.clock.now() < failed.at.after(failed.pause);
+        let recent = failed.at >= asked_at || self.now() < failed.at.after(failed.pause);
         recent.then(|| Err(failed.trouble.clone()))
     }
 
     async fn connect(&self) -> Result<Arc<Live>, Trouble> {
         let old = self.state().old.clone();
-        match self.connect_at_home(old.clone()).await {
-            Ok(live) => Ok(self.take(live, old.is_some())),
-            Err(trouble) => Err(self.fail(trouble)),
-        }
+        let made = self.connect_at_home(old.clone()).await;
+        made.and_then(|live| self.take(live, old.as_deref())).map_err(|trouble| self.fail(trouble))
     }
 
     /// On the runtime where connections are to live, or here if that one has ended.
     async fn connect_at_home(&self, old: Option<Arc<Live>>) -> Result<Live, Trouble> {
         let home = self.state().home.clone();
         if let Some(home) = home {
-            let (target, old) = (self.target.clone(), old.clone());
-            let made = home.spawn(async move { target.connect(old.as_deref()).await }).await;
+            let (server, old) = (self.server.clone(), old.clone());
+            let made =
+                home.spawn(async move { server.target().connect(old.as_deref()).await }).await;
             if let Ok(made) = made {
                 return made;
             }
         }
-        self.target.connect(old.as_deref()).await
+        self.server.target().connect(old.as_deref()).await
     }
 
-    fn take(&self, live: Live, again: bool) -> Arc<Live> {
-        let live = Arc::new(live);
+    /// Makes it the connection of this link, if it leads where the others may follow.
+    fn take(&self, live: Live, old: Option<&Live>) -> Result<Arc<Live>, Trouble> {
+        let live = Arc::new(self.server.meet(live, old)?);
         let mut state = self.state();
         if live.left_a_stray() {
-            state.stray = Some(self.clock.now());
+            state.stray = Some(self.now());
         }
         (state.live, state.old, state.failed) = (Some(live.clone()), None, None);
-        drop(state);
-        if again {
-            tracing::debug!(address = %self.target.address(), "reconnected");
-            let _ = self.notices.send(Notice::Reconnected);
-        }
-        live
+        Ok(live)
     }
 
     fn fail(&self, trouble: Trouble) -> Trouble {
         let mut state = self.state();
         let last = state.failed.as_ref().map_or(PAUSE_MIN / 2, |failed| failed.pause);
         let pause = jittered((last * 2).clamp(PAUSE_MIN, PAUSE_MAX));
-        state.failed = Some(Failed { trouble: trouble.clone(), at: self.clock.now(), pause });
+        state.failed = Some(Failed { trouble: trouble.clone(), at: self.now(), pause });
         trouble
     }
 
@@ -228,7 +236,7 @@ impl Link {
     /// that we have given up and the server has not.
     pub(crate) fn may_have_strays(&self, within: Duration) -> bool {
         let stray = self.state().stray;
-        stray.is_some_and(|at| self.clock.now() < at.after(within))
+        stray.is_some_and(|at| self.now() < at.after(within))
     }
 
     /// Keeps the connection from being silently dead: asks it for a sign of life.
@@ -249,7 +257,21 @@ impl Link {
         (state.live, state.old) = (None, None);
     }
 
+    fn now(&self) -> Time {
+        self.server.clock().now()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The connection, if it leads to where the others do.
+    fn at(&mut self, server: &Server) -> Option<Arc<Live>> {
+        if let Some(left) = self.live.take_if(|live| !server.is_at(live.turn())) {
+            self.old = Some(left);
+        }
+        self.live.clone()
     }
 }

@@ -1,0 +1,95 @@
+//! A client of one server, which several lockers can share.
+//!
+//! In: where the server is, from `builder.rs`. Out: the links that commands travel on, and who we
+//! are on the server.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use tenure_core::Error;
+use tenure_core::backend::Fault;
+
+use crate::builder::Builder;
+use crate::keys::Keys;
+use crate::link::{Links, Server, Target};
+use crate::value::Author;
+
+/// Connections to a Redis or Valkey server, for as many lockers as like.
+///
+/// Cheap to clone; the clones are one client. Whoever made it closes it: shutting a locker down that
+/// was built [with it](crate::Redis::with) leaves it open, and dropping the last clone and the last
+/// locker on it closes it too. Each locker adds one connection, for its renewals.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), tenure_core::Error> {
+/// use tenure_core::Locker;
+/// use tenure_redis::{Client, Redis};
+///
+/// let client = Client::connect("redis://localhost").await?;
+/// let (orders, reports) = (Locker::new(Redis::with(&client)), Locker::new(Redis::with(&client)));
+/// # drop((orders, reports));
+/// client.close();
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: Arc<Server>,
+    commands: Arc<Links>,
+    keys: Keys,
+    author: Author,
+}
+
+impl Client {
+    /// Connects to the server at `url`, and checks that it can keep locks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).client().await
+    }
+
+    /// Starts from `url`, to say more than a URL can; [`Builder::client`] ends it.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    /// Lets go of the connections that its lockers share. A locker that still has something to ask
+    /// makes new ones: shut it down first.
+    pub fn close(&self) {
+        self.shared.commands.close();
+    }
+
+    pub(crate) fn new(target: Target, pool_size: NonZeroUsize, keys: Keys, author: Author) -> Self {
+        let server = Arc::new(Server::new(target));
+        let commands = Arc::new(Links::new(&server, pool_size));
+        Client { shared: Arc::new(Shared { server, commands, keys, author }) }
+    }
+
+    /// Whether the server can be used.
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        let live = self.commands().any().live().await;
+        live.map(drop).map_err(|trouble| Fault::from(trouble).into())
+    }
+
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.shared.server
+    }
+
+    pub(crate) fn commands(&self) -> &Arc<Links> {
+        &self.shared.commands
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.shared.keys
+    }
+
+    pub(crate) fn author(&self) -> &Author {
+        &self.shared.author
+    }
+}
