@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tenure_core::Error;
 use tenure_core::backend::Fault;
+use tenure_core::time::Clock;
 
 use crate::builder::Builder;
 use crate::keys::Keys;
@@ -66,7 +67,7 @@ impl Client {
     }
 
     pub(crate) fn new(target: Target, pool_size: NonZeroUsize, keys: Keys, author: Author) -> Self {
-        let server = Arc::new(Server::new(target));
+        let server = Arc::new(Server::new(target, Clock::system()));
         let commands = Arc::new(Links::new(&server, pool_size));
         Client { shared: Arc::new(Shared { server, commands, keys, author }) }
     }

@@ -21,6 +21,8 @@ mod links;
 mod server;
 mod connect;
 mod open;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

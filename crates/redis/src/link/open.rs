@@ -59,7 +59,7 @@ impl Target {
 
     /// The first address of the host that accepts. Each has its share of the time, so that one that
     /// swallows everything does not keep us from the others.
-    async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+    pub(super) async fn tcp(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let addresses = self.names.find(host, port).await?;
         let share = self.connect_timeout / u32::try_from(addresses.len()).unwrap_or(1).max(1);
         let mut failed = io::Error::other("the name has no address");

@@ -45,9 +45,9 @@ struct Met {
 }
 
 impl Server {
-    pub(crate) fn new(target: Target) -> Self {
+    pub(crate) fn new(target: Target, clock: Clock) -> Self {
         let (turn, met) = Default::default();
-        let (clock, notices) = (Clock::system(), broadcast::Sender::new(NOTICES_KEPT));
+        let notices = broadcast::Sender::new(NOTICES_KEPT);
         Server { target, clock, notices, turn, met }
     }
 
@@ -98,7 +98,7 @@ impl Server {
     }
 
     /// The turn in which the server is `run_id`, and whether that is a move.
-    fn turn_of(&self, run_id: &str) -> Result<(u64, bool), Trouble> {
+    pub(super) fn turn_of(&self, run_id: &str) -> Result<(u64, bool), Trouble> {
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, turn) = (self.clock.now(), self.turn.load(Ordering::Acquire));
         let moved = match &*met {

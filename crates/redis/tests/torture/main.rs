@@ -7,11 +7,17 @@
 )]
 
 mod support;
+mod relay;
 mod safety;
 mod server;
 mod silence;
 mod foreign;
 mod rights;
+mod tls;
+mod pool;
+mod shared_client;
+mod identity;
+mod traps;
 mod fake;
 mod plain;
 mod storm;

@@ -8,7 +8,7 @@ use tenure_testkit::meddle::renewals;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, lapse, pass, within};
 
-use crate::support::{claim, get, lease, locker, redis, whole};
+use crate::support::{claim, get, lease, locker, redis, requests, whole};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -166,16 +166,6 @@ async fn a_cycle_is_two_requests() {
     }
     assert_eq!(requests(&server) - before, 100);
     assert_eq!(crate::support::size(&server), 1, "the fence");
-}
-
-/// How many scripts the server was asked to run.
-fn requests(server: &RedisServer) -> u64 {
-    let info = server.client().text(&["INFO", "commandstats"]).unwrap();
-    let calls = |line: &str| -> Option<u64> {
-        let line = line.strip_prefix("cmdstat_eval")?;
-        line.split_once("calls=")?.1.split(',').next()?.parse().ok()
-    };
-    info.lines().filter_map(calls).sum()
 }
 
 /// A server is reached through its socket, and in a database of its own.

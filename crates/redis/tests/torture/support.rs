@@ -76,3 +76,30 @@ pub(crate) fn pttl(server: &RedisServer, key: &str) -> i64 {
         other => panic!("{other:?}"),
     }
 }
+
+/// The connections to the server, by number and address; not those of the test itself, which speak
+/// the protocol's second version.
+pub(crate) fn client_list(server: &RedisServer) -> Vec<(String, String)> {
+    let list = server.client().text(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
+    let field = |line: &str, name: &str| {
+        let mut fields = line.split(' ').filter_map(|field| field.split_once('='));
+        fields.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+    };
+    let ours = list.lines().filter(|line| field(line, "resp").as_deref() == Some("3"));
+    ours.filter_map(|line| Some((field(line, "id")?, field(line, "addr")?))).collect()
+}
+
+/// How many there are.
+pub(crate) fn clients(server: &RedisServer) -> usize {
+    client_list(server).len()
+}
+
+/// How many scripts the server was asked to run.
+pub(crate) fn requests(server: &RedisServer) -> u64 {
+    let info = server.client().text(&["INFO", "commandstats"]).unwrap();
+    let calls = |line: &str| -> Option<u64> {
+        let line = line.strip_prefix("cmdstat_eval")?;
+        line.split_once("calls=")?.1.split(',').next()?.parse().ok()
+    };
+    info.lines().filter_map(calls).sum()
+}

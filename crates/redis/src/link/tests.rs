@@ -1,0 +1,114 @@
+//! What a link does that cannot be seen from outside: how a name is looked up, how a socket is set up.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::io::tcp::socket2::SockRef;
+use tenure_core::backend::BoxFuture;
+use tenure_core::time::Clock;
+use tenure_testkit::servers::RedisServer;
+
+use super::open::Names;
+use super::{Link, Server, Target};
+use crate::trouble::Cause;
+use crate::url::Place;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+fn target(url: &str) -> Target {
+    Target::new(&Place::parse(url).unwrap(), None, TIMEOUT, TIMEOUT)
+}
+
+/// Names as a test has them lead, and how often they were asked for.
+#[derive(Default)]
+struct Book {
+    addresses: Mutex<Vec<SocketAddr>>,
+    asked: Mutex<usize>,
+}
+
+impl Names for Book {
+    fn find<'a>(&'a self, host: &'a str, _: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+        assert_eq!(host, "db.example");
+        *self.asked.lock().unwrap() += 1;
+        let found = self.addresses.lock().unwrap().clone();
+        Box::pin(async { Ok(found) })
+    }
+}
+
+impl Book {
+    fn lead_to(&self, ports: &[u16]) {
+        let addresses = ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port)));
+        *self.addresses.lock().unwrap() = addresses.collect();
+    }
+}
+
+/// A link to the host `db.example`, wherever `book` says that is.
+fn link(book: &Arc<Book>) -> Link {
+    let mut target = target("redis://db.example");
+    target.names = book.clone();
+    Link::new(Arc::new(Server::new(target, Clock::system())))
+}
+
+/// t47: a name is looked up anew for each connection, and all its addresses are tried.
+#[tokio::test]
+async fn t47_names_are_looked_up_anew() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let book = Arc::new(Book::default());
+    let link = link(&book);
+    let error = link.live().await.unwrap_err();
+    assert_eq!(error.cause(), Cause::Down, "a name without an address");
+    book.lead_to(&[one.port()]);
+    tenure_testkit::wait::eventually("a connection", || async { link.live().await.is_ok() }).await;
+    let first = link.live().await.unwrap();
+    let asked = *book.asked.lock().unwrap();
+    link.live().await.unwrap();
+    assert_eq!(*book.asked.lock().unwrap(), asked, "a connection that stands is kept");
+
+    one.kill();
+    book.lead_to(&[one.port(), two.port()]);
+    assert!(link.call(&first, &redis::cmd("PING")).await.is_err());
+    let second = link.live().await.unwrap();
+    assert_ne!(first.run_id(), second.run_id());
+    assert_eq!(*book.asked.lock().unwrap(), asked + 1);
+}
+
+/// t47: a name that leads nowhere is unavailable within the connect time-out, and is named.
+#[tokio::test]
+async fn t47_a_name_that_does_not_exist() {
+    let trouble = target("redis://:hunter2@db.invalid").connect(None).await.unwrap_err();
+    assert_eq!(trouble.cause(), Cause::Down);
+    let text = format!("{trouble:?}");
+    assert!(text.contains("redis `db.invalid:6379`: ") && !text.contains("hunter2"), "{text}");
+}
+
+/// Small requests are sent at once, a dead peer is noticed, and what nobody acknowledges is not kept
+/// for longer than its reply is waited for.
+#[tokio::test]
+async fn sockets_are_set_up() {
+    let server = RedisServer::start();
+    let stream = target(&server.url()).tcp("127.0.0.1", server.port()).await.unwrap();
+    let socket = SockRef::from(&stream);
+    assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+    #[cfg(target_os = "linux")]
+    {
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(15));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(TIMEOUT));
+    }
+}
+
+/// Two servers that answer in turn move nobody to and fro: the second move has to wait.
+#[tokio::test]
+async fn moves_are_apart() {
+    let clock = Clock::manual();
+    let server = Server::new(target("redis://h"), clock.clone());
+    let turn = |run_id| server.turn_of(run_id).map_err(|trouble| trouble.cause());
+    assert_eq!(turn("a"), Ok((1, false)));
+    assert_eq!((turn("a"), turn("b")), (Ok((1, false)), Ok((2, true))));
+    assert_eq!(turn("a"), Err(Cause::Down));
+    assert_eq!(turn("b"), Ok((2, false)), "who is there already stays");
+    clock.advance(Duration::from_millis(100));
+    assert_eq!(turn("a"), Ok((3, true)));
+    assert!(server.is_at(3) && !server.is_at(2));
+}
