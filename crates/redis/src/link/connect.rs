@@ -34,7 +34,7 @@ pub(crate) struct Target {
 /// A connection that was found to lead to a master of the right age. Dropping it closes it.
 pub(crate) struct Live {
     connection: MultiplexedConnection,
-    driver: AbortHandle,
+    pub(super) driver: AbortHandle,
     /// Which run of which server; another after a restart.
     run_id: String,
     turn: u64,
@@ -56,7 +56,7 @@ impl fmt::Debug for Live {
     }
 }
 
-/// A dropped connection would otherwise stay open until all that was sent on it is answered.
+/// A dropped connection would otherwise stay open until all that was asked on it is on its way.
 impl Drop for Live {
     fn drop(&mut self) {
         self.driver.abort();
@@ -89,14 +89,16 @@ impl Target {
 
     /// Connects, and has the server close `old` so that nothing of it comes after us.
     pub(crate) async fn connect(&self, old: Option<&Live>) -> Result<Live, Trouble> {
-        let within = self.connect_timeout;
-        match tokio::time::timeout(within, self.connect_and_check(old)).await {
+        match tokio::time::timeout(self.connect_timeout, self.connect_and_check(old)).await {
             Ok(made) => made,
-            Err(_) => {
-                let what = format!("no connection within {within:?}");
-                Err(Trouble::new(Cause::Down, &self.address, what))
-            }
+            Err(_) => Err(Trouble::new(Cause::Down, &self.address, self.late())),
         }
+    }
+
+    fn late(&self) -> String {
+        // A server that expects no TLS waits for the rest of what it takes for a request.
+        let hint = if self.secure.is_some() { "; does it speak TLS there?" } else { "" };
+        format!("no connection within {:?}{hint}", self.connect_timeout)
     }
 
     async fn connect_and_check(&self, old: Option<&Live>) -> Result<Live, Trouble> {

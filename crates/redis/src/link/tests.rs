@@ -9,6 +9,7 @@ use redis::io::tcp::socket2::SockRef;
 use tenure_core::backend::BoxFuture;
 use tenure_core::time::Clock;
 use tenure_testkit::servers::RedisServer;
+use tenure_testkit::wait::eventually;
 
 use super::open::Names;
 use super::{Link, Server, Target};
@@ -60,7 +61,7 @@ async fn t47_names_are_looked_up_anew() {
     let error = link.live().await.unwrap_err();
     assert_eq!(error.cause(), Cause::Down, "a name without an address");
     book.lead_to(&[one.port()]);
-    tenure_testkit::wait::eventually("a connection", || async { link.live().await.is_ok() }).await;
+    eventually("a connection", || async { link.live().await.is_ok() }).await;
     let first = link.live().await.unwrap();
     let asked = *book.asked.lock().unwrap();
     link.live().await.unwrap();
@@ -111,4 +112,29 @@ async fn moves_are_apart() {
     clock.advance(Duration::from_millis(100));
     assert_eq!(turn("a"), Ok((3, true)));
     assert!(server.is_at(3) && !server.is_at(2));
+}
+
+/// A connection that nobody uses any more is closed, though a request is still on its way out.
+#[tokio::test]
+async fn a_dropped_connection_is_closed() {
+    let server = RedisServer::start();
+    let mut target = target(&server.url());
+    // Long, so that the kernel does not close it meanwhile.
+    target.response_timeout = Duration::from_secs(600);
+    let live = target.connect(None).await.unwrap();
+    let (mut connection, driver) = (live.connection(), live.driver.clone());
+    server.pause();
+    let asking = tokio::spawn(async move {
+        let mut more_than_fits = redis::cmd("SET");
+        more_than_fits.arg("k").arg(vec![0_u8; 32 << 20]);
+        more_than_fits.query_async::<redis::Value>(&mut connection).await
+    });
+    // One thread: by now it has asked, and the driver has begun to write.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    asking.abort();
+    assert!(asking.await.is_err() && !driver.is_finished());
+    drop(live);
+    eventually("it to be closed", || async { driver.is_finished() }).await;
 }
