@@ -8,13 +8,13 @@ use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
 /// |---|---|
 /// | `memory:` | inside this process; `memory:NAME` is a space of its own |
 /// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
-/// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `valkey://` is the same, `redis+unix:///path` goes through a socket |
+/// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
 ///
 /// # Errors
 ///
 /// [`is_invalid`](Error::is_invalid) for a URL that names no engine,
-/// [`is_refused`](Error::is_refused) for a directory that is not safe to use or a password that is
-/// wrong, [`is_unavailable`](Error::is_unavailable) for a server that cannot be reached,
+/// [`is_refused`](Error::is_refused) for a directory that is not safe to use, a password that is
+/// wrong or a certificate that is not to be trusted, [`is_unavailable`](Error::is_unavailable) for a server that cannot be reached,
 /// [`is_unsupported`](Error::is_unsupported) for one that is too old.
 ///
 /// ```
@@ -126,7 +126,8 @@ mod tests {
     fn t66_redis_urls_go_to_redis() {
         assert!(open("redis://:hunter2@localhost").is_ok());
         assert!(refused("valkey://:hunter2@h/x").starts_with("invalid redis url: "));
-        for url in ["rediss://:hunter2@h", "redis://:hunter2@", "redis+unix://:hunter2@"] {
+        assert!(open("rediss://:hunter2@localhost#insecure").is_ok());
+        for url in ["rediss://:hunter2@h#x", "redis://:hunter2@", "redis+unix://:hunter2@"] {
             assert!(!refused(url).contains("hunter2"), "{url}");
         }
     }
