@@ -277,9 +277,16 @@ impl Backend for Redis {
         Box::pin(self.shared.adopt(claim))
     }
 
-    fn let_go<'a>(&'a self, _: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        // A lease here is its token and nothing of this process.
-        Box::pin(async { Ok(()) })
+    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+        // A lease here is its token and nothing of this process; but a heartbeat may be under way,
+        // which must not come after its next holder's release. Its claim stays known to the inbox: a
+        // push that comes late is not to be taken for nobody's.
+        Box::pin(async {
+            let link = self.shared.commands.of(lease.claim().key());
+            let live = link.live().await?;
+            link.call(&live, &redis::cmd("PING")).await?;
+            Ok(())
+        })
     }
 
     fn heed(&self, _: &Arc<Lease>) {

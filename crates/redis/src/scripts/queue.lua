@@ -62,7 +62,7 @@ local function hand_over()
     else
       -- One that is not told learns of it by asking, which makes it last; if it has died, others
       -- need not wait for longer than they would have waited to hear of it.
-      local lasts = how == 'poll' and math.min(tonumber(ttl), good - now + 1) or tonumber(ttl)
+      local lasts = how == 'poll' and math.min(tonumber(ttl), math.max(good - now, 3000)) or tonumber(ttl)
       local number, flag = offer(waiter, how, lasts, body)
       if number then return waiter, number, flag end
     end
