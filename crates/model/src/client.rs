@@ -73,6 +73,22 @@ impl World {
         }
     }
 
+    /// The lease is written down, and another process carries it on under the same token.
+    pub(crate) fn let_go(&mut self, setup: &Setup, process: u8, adopter: u8) {
+        let token = self.token(process);
+        let Phase::Holding(left) = self.at(process).phase else { return };
+        self.end(process);
+        self.at(process).let_go = Some(token).filter(|_| !setup.has(Bug::LetGoForgotten));
+        self.at(adopter).adopted = Some((token, left));
+    }
+
+    /// An adopted lease is given back.
+    pub(crate) fn release_adopted(&mut self, process: u8) {
+        let adopter = self.at(process);
+        let adopted = adopter.adopted.take();
+        adopter.requests.extend(adopted.map(|(token, _)| Request::Release(token)));
+    }
+
     /// The end of a claim was not answered: ask for it again.
     pub(crate) fn end_again(&mut self, process: u8) {
         let ending = self.at(process);
@@ -108,10 +124,14 @@ impl World {
         }
     }
 
-    /// A push is read. It is believed if its fence is above the last stamp; then the grant was made after that
-    /// heartbeat had been sent. If not, it is only a reason to ask, which a waiter may do at any time.
+    /// A push is read. It is believed if its fence is above the last stamp; then the grant was
+    /// made after that heartbeat had been sent. If not, it is only a reason to ask, which a
+    /// waiter may do at any time.
     pub(crate) fn heed(&mut self, setup: &Setup, process: u8, push: Push) {
         let Push { token, fence } = push;
+        if self.at(process).let_go == Some(token) {
+            return;
+        }
         if !self.is_current(token) || !self.at(process).known {
             self.at(process).side = Some(Side::Release(token));
             return;
@@ -159,7 +179,8 @@ impl World {
         }
     }
 
-    /// A grant for the claim, good for `left` ticks by our clock. One that has ended on its way is none.
+    /// A grant for the claim, good for `left` ticks by our clock. One that has ended on its way
+    /// is none.
     fn granted(&mut self, process: u8, fence: u8, left: u8) {
         let token = self.token(process);
         match self.at(process).phase {

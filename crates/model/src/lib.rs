@@ -1,9 +1,11 @@
 //! The queue protocol of Redis locks as a model, and stateright to look at every state of it.
 //!
-//! In: bounds ([`Setup`]) and what is broken on purpose ([`Bug`]). Out: how many states there are, and the steps that
-//! break a rule ([`rules`]), if any. What is modelled and what is not: `docs/design/0004-model.md`.
+//! In: bounds ([`Setup`]) and what is broken on purpose ([`Bug`]). Out: how many states there
+//! are, and the steps that break a rule ([`rules`]), if any. What is modelled and what is not:
+//! `docs/design/0004-model.md`.
 //!
-//! In reading order: the bounds, everything there is, the scripts, the processes, what can happen next, what must hold.
+//! In reading order: the bounds, everything there is, the scripts, the processes, what can happen
+//! next, what must hold.
 
 mod setup;
 mod state;

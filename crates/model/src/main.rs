@@ -1,7 +1,7 @@
 //! Explores the protocol and prints how much there was to see.
 //!
-//! In: `--large` for the runs that are too long for the test suite. Out: a line per run; fails if a rule is broken,
-//! or a bug is not found.
+//! In: `--large` for the runs that are too long for the test suite. Out: a line per run; fails if
+//! a rule is broken, or a bug is not found.
 
 #![allow(clippy::print_stdout)] // A program for people.
 

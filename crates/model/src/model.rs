@@ -23,6 +23,10 @@ pub(crate) enum Action {
     Release(u8),
     /// The holder hands its lease to the next task of its process.
     HandOff(u8),
+    /// The holder lets its lease go, and the second process carries it on.
+    LetGo(u8, u8),
+    /// An adopted lease is given back.
+    ReleaseAdopted(u8),
     /// A renewal leaves.
     Renew(u8),
     /// The end of a claim is asked for again.
@@ -87,6 +91,9 @@ impl Model for Protocol {
             if world.faults > 0 {
                 self.failings(process, number, actions);
             }
+            if world.adoptions > 0 && self.may_let_go(process, number) {
+                actions.extend(adopters(world, number).map(|to| Action::LetGo(number, to)));
+            }
             if world.cancels > 0 && process.phase == Phase::Asking {
                 actions.push(Action::Cancel(number));
             }
@@ -135,15 +142,27 @@ impl Protocol {
             }
             _ => {}
         }
+        if process.adopted.is_some() {
+            actions.push(Action::ReleaseAdopted(number));
+        }
         if process.ending.is_some_and(|ending| !ends(process, ending)) {
             actions.push(Action::EndAgain(number));
         }
     }
 
-    /// One question at a time. Where time means nothing, a second one within a tick would be nothing new.
+    /// One question at a time. Where time means nothing, a second one within a tick would be
+    /// nothing new.
     fn may_ask(&self, process: &Process, number: u8) -> bool {
         let fresh = process.told.is_some_and(|told| told.age == 0);
         !process.asks(token(process, number)) && (self.0.prompt || !fresh)
+    }
+
+    /// Only when nothing of the claim can execute after its adopter has given it back.
+    fn may_let_go(&self, process: &Process, number: u8) -> bool {
+        let token = token(process, number);
+        let answered = !process.asks(token) && process.late.is_empty();
+        let held = process.beliefs(number).any(|held| held == token);
+        held && (answered || self.0.has(Bug::LetGoUnanswered))
     }
 
     /// What the network and the server may do.
@@ -210,6 +229,11 @@ impl Protocol {
             }
             Action::Release(number) => world.release(number),
             Action::HandOff(number) => world.hand_off(setup, number),
+            Action::LetGo(number, adopter) => {
+                world.adoptions -= 1;
+                world.let_go(setup, number, adopter);
+            }
+            Action::ReleaseAdopted(number) => world.release_adopted(number),
             Action::Renew(number) => world.renew_lease(number),
             Action::EndAgain(number) => world.end_again(number),
             Action::Execute(_)
@@ -301,7 +325,8 @@ impl Protocol {
         }
     }
 
-    /// Its replies are lost. Its requests may still execute, unless the new connection kills it first.
+    /// Its replies are lost. Its requests may still execute, unless the new connection kills it
+    /// first.
     fn give_up(&self, process: &mut Process) {
         process.replies.clear();
         process.late.append(&mut process.requests);
@@ -311,8 +336,8 @@ impl Protocol {
     }
 }
 
-/// The data is gone and every connection with it; what had reached a process can still be read. The fence goes
-/// on, because it follows the clock.
+/// The data is gone and every connection with it; what had reached a process can still be read.
+/// The fence goes on, because it follows the clock.
 fn restart(world: &mut World, bare: bool) {
     world.restarted = true;
     world.server.lock = None;
@@ -340,6 +365,14 @@ fn ends(process: &Process, token: Token) -> bool {
     asked || process.replies.contains(&Reply::Ended(token))
 }
 
+/// Who may carry a lease on: anybody with nothing else to do.
+fn adopters(world: &World, from: u8) -> impl Iterator<Item = u8> {
+    let idle = move |(number, process): &(u8, &Process)| {
+        *number != from && process.phase == Phase::Idle && process.adopted.is_none()
+    };
+    (0..).zip(&world.processes).filter(idle).map(|(number, _)| number)
+}
+
 fn half(protocol: &Protocol, world: &World, request: &Request) -> bool {
     match request {
         Request::Release(token) | Request::Abandon(token) => {
@@ -357,7 +390,8 @@ fn quiet(process: &Process) -> bool {
         Phase::Idle => true,
         Phase::Dead => return true,
     };
-    done && process.ending.is_none()
+    done && process.adopted.is_none_or(|(_, left)| left > 0)
+        && process.ending.is_none()
         && process.requests.is_empty()
         && process.replies.is_empty()
         && process.side.is_none()

@@ -1,7 +1,7 @@
 //! What must always hold.
 //!
-//! In: a state. Out: whether it is a good one. Rules about one step (fence order, a waiter passed over, a process
-//! that undoes its own lock) are noted by that step as [`Broken`].
+//! In: a state. Out: whether it is a good one. Rules about one step (fence order, a waiter passed
+//! over, a process that undoes its own lock) are noted by that step as [`Broken`].
 
 use stateright::Property;
 
@@ -16,9 +16,11 @@ pub const BACKED: &str = "backed by the server";
 pub const FENCES: &str = "fences rise";
 /// A waiter that the server can reach is never passed over.
 pub const TURN: &str = "nobody passed over";
-/// A waiter that was told "queued" is in the queue, or holds the lock, for as long as its beat is good.
+/// A waiter that was told "queued" is in the queue, or holds the lock, for as long as its beat is
+/// good.
 pub const PLACE: &str = "place kept";
-/// With somebody waiting, the lock is unused for no longer than a dead holder's ttl; without faults never.
+/// With somebody waiting, the lock is unused for no longer than a dead holder's ttl; without
+/// faults never.
 pub const SERVED: &str = "waiters are served";
 /// Nothing is left of a claim once its end has executed.
 pub const ORPHAN: &str = "no orphan, no ghost";
@@ -42,15 +44,11 @@ pub(crate) fn all() -> Vec<Property<Protocol>> {
 }
 
 fn exclusion(world: &World) -> bool {
-    let believers = world.processes.iter().filter(|process| process.believes()).count();
-    world.restarted || believers <= 1
+    world.restarted || world.beliefs().count() <= 1
 }
 
 fn backed(world: &World) -> bool {
-    let backed = |(number, process): (u8, &Process)| {
-        !process.believes() || world.server.holds(Token { process: number, claim: process.claim })
-    };
-    world.restarted || (0..).zip(&world.processes).all(backed)
+    world.restarted || world.beliefs().all(|token| world.server.holds(token))
 }
 
 fn place(protocol: &Protocol, world: &World) -> bool {
@@ -68,7 +66,8 @@ fn patience(protocol: &Protocol) -> u8 {
     if protocol.0.faults == 0 { 0 } else { protocol.0.ttl }
 }
 
-/// Where a given-up connection cannot be killed, what it still carries may bring a claim back, for a ttl.
+/// Where a given-up connection cannot be killed, what it still carries may bring a claim back,
+/// for a ttl.
 fn orphan(protocol: &Protocol, world: &World) -> bool {
     let excused = if protocol.0.kill { 0 } else { world.server.revived };
     let gone = world.server.ended & !excused;

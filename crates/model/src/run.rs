@@ -32,7 +32,8 @@ pub struct Outcome {
     pub broken: Vec<(&'static str, String)>,
 }
 
-/// Visits every state of a setup; those that differ only in the numbers of the processes count once.
+/// Visits every state of a setup; those that differ only in the numbers of the processes count
+/// once.
 pub fn explore(setup: Setup) -> Outcome {
     // The last process is not like the others if it only tries.
     let alike = !setup.tries;

@@ -20,6 +20,7 @@ const PLAIN: Setup = Setup {
     processes: 2,
     claims: 1,
     locals: 0,
+    adoptions: 0,
     cancels: 0,
     faults: 0,
     kinds: &[],
@@ -42,17 +43,19 @@ const PROMPT: Setup = Setup { name: "prompt", prompt: true, ..PLAIN };
 
 const CANCEL: Setup =
     Setup { name: "cancelled, handed on locally", cancels: 1, locals: 1, ..PLAIN };
+const ADOPTED: Setup = Setup { name: "let go and adopted", adoptions: 1, ..PLAIN };
 const THREE: Setup = Setup { name: "prompt, three processes", processes: 3, ..PROMPT };
 const RESTARTED: Setup = one("restart without data", RESTART);
 const HALF: Setup = one("process dies, script stops half-way", &[Fault::Crash, Fault::Half]);
 const ABANDON: Setup = Setup { name: "abandoned", cancels: 1, ..PLAIN };
 
 /// What the test suite explores.
-pub const SUITE: [Setup; 12] = [
+pub const SUITE: [Setup; 13] = [
     PLAIN,
     Setup { name: "unfenced", fenced: false, ..PLAIN },
     Setup { name: "one only tries", tries: true, ..PLAIN },
     CANCEL,
+    ADOPTED,
     one("connection given up", GIVE_UP),
     Setup { kill: false, ..one("connection given up, no KILL", GIVE_UP) },
     one("inbox or push lost", INBOX),
@@ -72,9 +75,10 @@ pub const SUITE: [Setup; 12] = [
 ];
 
 /// What is explored on demand, besides.
-pub const LARGE: [Setup; 9] = [
+pub const LARGE: [Setup; 10] = [
     Setup { name: "two claims each", claims: 2, ..PLAIN },
     Setup { name: "abandoned, connection given up", cancels: 1, ..one("", GIVE_UP) },
+    Setup { name: "adopted, connection given up", adoptions: 1, ..one("", GIVE_UP) },
     RESTARTED,
     Setup { name: "ttl of three ticks", ttl: 3, ..PLAIN },
     Setup { name: "polled get the whole ttl", short_polled: false, ..one("", INBOX) },
@@ -113,6 +117,8 @@ pub fn trap(bug: Bug) -> (Setup, &'static [&'static str]) {
         Bug::ReleaseStays => (PLAIN, &[rules::ORPHAN]),
         Bug::RenewRecreates => (PLAIN, &[rules::ORPHAN]),
         Bug::ReleaseLeavesLate => (one("connection given up", GIVE_UP), &[rules::ORPHAN]),
+        Bug::LetGoForgotten => (ADOPTED, HOLDS),
+        Bug::LetGoUnanswered => (ADOPTED, &[rules::ORPHAN]),
         Bug::PublishFirst => (HALF, HOLDS),
         Bug::BareCounter => (RESTARTED, &[rules::FENCES]),
     };

@@ -99,16 +99,16 @@ impl World {
         self.server.lock.iter_mut().for_each(|lock| lock.left = setup.ttl);
     }
 
-    /// The lock is free: it is the turn of the first in the queue that can be reached, else the caller's.
+    /// The lock is free: it is the turn of the first in the queue that can be reached, else the
+    /// caller's.
     fn take_or_hand_over(&mut self, setup: &Setup, token: Token) {
         let first = self.first_reachable(setup, Some(token));
-        let handed = !setup.has(Bug::QueueJumped) && self.hand_over(setup, Some(token));
-        if !handed {
+        let jumped = setup.has(Bug::QueueJumped);
+        let taken = if jumped { None } else { self.hand_over(setup, Some(token)) };
+        if taken.is_none() {
             self.grant(setup, token, Way::Answered);
         }
-        if first.is_some_and(|first| first != token) && self.server.holds(token) {
-            self.breaks(Broken::PassedOver);
-        }
+        self.judge_turn(first, taken);
     }
 
     /// Enters the queue, or beats again.
@@ -128,7 +128,7 @@ impl World {
     }
 
     fn give_back(&mut self, setup: &Setup, token: Token, leave: bool) {
-        if self.is_current(token) && self.processes[usize::from(token.process)].believes() {
+        if self.beliefs().any(|held| held == token) {
             self.breaks(Broken::OwnLock);
         }
         if leave {
@@ -143,29 +143,36 @@ impl World {
     fn free(&mut self, setup: &Setup) {
         let waited = self.server.lock.take().is_some_and(|lock| lock.waited);
         let first = self.first_reachable(setup, None);
-        let handed = waited && self.hand_over(setup, None);
-        if !handed && first.is_some() {
+        let taken = if waited { self.hand_over(setup, None) } else { None };
+        self.judge_turn(first, taken);
+    }
+
+    /// Nobody behind the first that could be reached may get the lock.
+    fn judge_turn(&mut self, first: Option<(usize, Token)>, taken: Option<usize>) {
+        let Some((place, token)) = first else { return };
+        if !self.server.holds(token) && taken.is_none_or(|taken| taken > place) {
             self.breaks(Broken::PassedOver);
         }
     }
 
-    /// Walks the queue from its front and gives the lock to the first that can be had.
-    fn hand_over(&mut self, setup: &Setup, caller: Option<Token>) -> bool {
+    /// Walks the queue from its front and gives the lock to the first that can be had. Says which
+    /// one it was.
+    fn hand_over(&mut self, setup: &Setup, caller: Option<Token>) -> Option<usize> {
         let mut place = 0;
-        for _ in 0..setup.walk {
-            let Some(entry) = self.server.queue.get(place).cloned() else { return false };
+        for looked in 0..setup.walk {
+            let entry = self.server.queue.get(place).cloned()?;
             let caller = caller == Some(entry.token);
             let heard = self.processes[usize::from(entry.token.process)].heard;
             if caller || entry.beat > 0 && (entry.polled || heard) {
                 self.grant(setup, entry.token, Way::of(&entry, caller));
-                return true;
+                return Some(looked);
             }
             match entry.beat > 0 && !setup.has(Bug::UnheardDropped) {
                 true => place += 1,
                 false => _ = self.server.queue.remove(place),
             }
         }
-        false
+        None
     }
 
     /// Writes the lock, takes the claim out of the queue, and tells it if it is to be told.
@@ -203,20 +210,21 @@ impl World {
     }
 
     /// Who the lock should go to: a live waiter that can be told, within the reach of a hand-over.
-    fn first_reachable(&self, setup: &Setup, caller: Option<Token>) -> Option<Token> {
-        let reachable = |entry: &&Entry| {
+    fn first_reachable(&self, setup: &Setup, caller: Option<Token>) -> Option<(usize, Token)> {
+        let reachable = |(_, entry): &(usize, &Entry)| {
             let process = &self.processes[usize::from(entry.token.process)];
             let waits = self.is_current(entry.token) && process.phase == Phase::Asking;
             let fresh = entry.beat > 0 && (entry.polled || process.heard);
             caller == Some(entry.token) || waits && fresh
         };
-        self.server.queue.iter().take(setup.walk).find(reachable).map(|entry| entry.token)
+        let mut queue = self.server.queue.iter().enumerate().take(setup.walk);
+        queue.find(reachable).map(|(place, entry)| (place, entry.token))
     }
 
     /// A release that stops half-way: whom it would hand the lock to by a push, if anybody.
     pub(crate) fn half_way(&self, setup: &Setup, token: Token) -> Option<Token> {
         let lock = self.server.lock.as_ref().filter(|lock| lock.token == token && lock.waited);
-        let next = lock.and_then(|_| self.first_reachable(setup, None))?;
+        let (_, next) = lock.and_then(|_| self.first_reachable(setup, None))?;
         let pushed = self.server.queue.iter().any(|entry| entry.token == next && !entry.polled);
         (pushed && next != token).then_some(next)
     }

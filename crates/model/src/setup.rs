@@ -1,7 +1,7 @@
 //! What a run explores.
 //!
-//! In: nothing. Out: [`Setup`], the bounds and switches of one run, and [`Bug`], what can be broken on
-//! purpose.
+//! In: nothing. Out: [`Setup`], the bounds and switches of one run, and [`Bug`], what can be
+//! broken on purpose.
 
 use std::fmt;
 
@@ -51,8 +51,13 @@ pub enum Bug {
     ReleaseStays,
     /// A renewal brings back a lock that is gone.
     RenewRecreates,
-    /// After a reconnect, only an abandon kills the connection that was given up, a release does not.
+    /// After a reconnect, only an abandon kills the connection that was given up, a release does
+    /// not.
     ReleaseLeavesLate,
+    /// A lease is let go and its token forgotten.
+    LetGoForgotten,
+    /// A lease is let go while a question of its claim is unanswered.
+    LetGoUnanswered,
     /// The push goes out before the lock is written.
     PublishFirst,
     /// The fence is a bare counter.
@@ -61,7 +66,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every one of them.
-    pub const ALL: [Bug; 16] = [
+    pub const ALL: [Bug; 18] = [
         Bug::PushWithoutStamp,
         Bug::ConfirmByRenew,
         Bug::StalePushDropped,
@@ -76,6 +81,8 @@ impl Bug {
         Bug::ReleaseStays,
         Bug::RenewRecreates,
         Bug::ReleaseLeavesLate,
+        Bug::LetGoForgotten,
+        Bug::LetGoUnanswered,
         Bug::PublishFirst,
         Bug::BareCounter,
     ];
@@ -96,6 +103,8 @@ pub struct Setup {
     pub claims: u8,
     /// How often, in each process, a claim may pass from one task to the next.
     pub locals: u8,
+    /// How many leases may be let go by one process and carried on by the next, in all.
+    pub adoptions: u8,
     /// How many waits may be cancelled, in all.
     pub cancels: u8,
     /// How many faults may happen, in all.
@@ -104,14 +113,15 @@ pub struct Setup {
     pub kinds: &'static [Fault],
     /// Whether `CLIENT KILL` is allowed. If so it is the first command of a new connection.
     pub kill: bool,
-    /// Whether everything arrives and every timer fires within its tick, faults excepted. If not, any message and
-    /// any timer may take for ever.
+    /// Whether everything arrives and every timer fires within its tick, faults excepted. If not,
+    /// any message and any timer may take for ever.
     pub prompt: bool,
     /// Whether claims have fences.
     pub fenced: bool,
     /// The last process asks once and does not queue.
     pub tries: bool,
-    /// A polled waiter is given the lock for the rest of its beat only; its next question makes it the whole ttl.
+    /// A polled waiter is given the lock for the rest of its beat only; its next question makes
+    /// it the whole ttl.
     pub short_polled: bool,
     /// How many entries a hand-over looks at.
     pub walk: usize,

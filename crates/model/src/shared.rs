@@ -1,11 +1,12 @@
 //! Shared owners: one owner in several processes, counted at the server.
 //!
-//! In: what is broken, if anything. Out: a model of its own, since nothing here queues: processes 0 and 1 share an
-//! owner, process 2 is its own. A claim that is refused asks again.
+//! In: what is broken, if anything. Out: a model of its own, since nothing here queues: processes
+//! 0 and 1 share an owner, process 2 is its own. A claim that is refused asks again.
 
 use stateright::{Model, Property};
 
-/// Owners: the one that processes 0 and 1 share, process 2, and a task of process 0 that is its own owner.
+/// Owners: the one that processes 0 and 1 share, process 2, and a task of process 0 that is its
+/// own owner.
 const TOGETHER: u8 = 0;
 const APART: u8 = 1;
 const LOCAL_TASK: u8 = 2;

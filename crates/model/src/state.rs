@@ -1,7 +1,8 @@
 //! Everything there is at one moment.
 //!
-//! In: nothing. Out: [`World`], small and comparable: times are how long is left or how long ago, never
-//! dates, and fences are renumbered without gaps. So the states are finite without a last tick.
+//! In: nothing. Out: [`World`], small and comparable: times are how long is left or how long ago,
+//! never dates, and fences are renumbered without gaps. So the states are finite without a last
+//! tick.
 
 use crate::setup::Setup;
 
@@ -197,6 +198,10 @@ pub(crate) struct Process {
     pub(crate) told: Option<Told>,
     /// The highest fence that anybody had reported when this claim was made.
     pub(crate) floor: u8,
+    /// A lease of another process's claim that it carries on, for so many ticks by its clock.
+    pub(crate) adopted: Option<(Token, u8)>,
+    /// A claim that it let go of. Nothing is done for it any more, and nothing against it.
+    pub(crate) let_go: Option<Token>,
     /// An ended claim whose end is not answered yet.
     pub(crate) ending: Option<Token>,
     /// The command connection, to the server, oldest first.
@@ -237,6 +242,8 @@ pub(crate) struct World {
     pub(crate) processes: Vec<Process>,
     /// Faults left.
     pub(crate) faults: u8,
+    /// Adoptions left.
+    pub(crate) adoptions: u8,
     /// Cancelled waits left.
     pub(crate) cancels: u8,
     /// The server has lost its data.
@@ -277,9 +284,12 @@ impl Server {
 }
 
 impl Process {
-    /// Whether it believes to hold the lock.
-    pub(crate) fn believes(&self) -> bool {
-        matches!(self.phase, Phase::Holding(left) if left > 0)
+    /// Under which claims this process believes to hold the lock: its own, and an adopted one.
+    pub(crate) fn beliefs(&self, number: u8) -> impl Iterator<Item = Token> {
+        let own = matches!(self.phase, Phase::Holding(left) if left > 0);
+        let own = own.then_some(Token { process: number, claim: self.claim });
+        let adopted = self.adopted.filter(|(_, left)| *left > 0).map(|(token, _)| token);
+        own.into_iter().chain(adopted)
     }
 
     /// Whether a question of its claim is unanswered on the connection in use.
@@ -290,6 +300,9 @@ impl Process {
 
     fn tick(&mut self, ttl: u8) {
         if let Phase::Holding(left) = &mut self.phase {
+            *left = left.saturating_sub(1);
+        }
+        if let Some((_, left)) = &mut self.adopted {
             *left = left.saturating_sub(1);
         }
         self.told = self.told.map(|told| Told { age: told.age + 1, ..told });
@@ -344,6 +357,7 @@ impl World {
             server: Server::default(),
             processes: vec![process; setup.processes.into()],
             faults: setup.faults,
+            adoptions: setup.adoptions,
             cancels: setup.cancels,
             restarted: false,
             top: 0,
@@ -368,10 +382,15 @@ impl World {
         process.claim == token.claim && matches!(process.phase, Phase::Asking | Phase::Holding(_))
     }
 
+    /// Every claim under which somebody believes to hold the lock.
+    pub(crate) fn beliefs(&self) -> impl Iterator<Item = Token> {
+        (0..).zip(&self.processes).flat_map(|(number, process)| process.beliefs(number))
+    }
+
     /// One tick passes, for everybody alike.
     pub(crate) fn tick(&mut self, setup: &Setup) {
         let waits = self.processes.iter().any(|process| process.phase == Phase::Asking);
-        let used = self.processes.iter().any(Process::believes);
+        let used = self.beliefs().next().is_some();
         // Without promptness, waiting for ever means nothing.
         self.idle = if setup.prompt && waits && !used { (self.idle + 1).min(IDLE_MAX) } else { 0 };
         self.server.tick();
@@ -383,14 +402,16 @@ impl World {
         self.broken = self.broken.or(Some(rule));
     }
 
-    /// Forgets what can make no difference any more, so that states that differ in nothing else are one.
+    /// Forgets what can make no difference any more, so that states that differ in nothing else
+    /// are one.
     pub(crate) fn simplify(&mut self) {
         for process in &mut self.processes {
             let speaks = matches!(process.phase, Phase::Asking | Phase::Holding(_));
             let current = |token: Token| speaks && token.claim == process.claim;
             process.replies.retain(|reply| reply.asked().is_none_or(current));
             let (requests, late) = (&process.requests, &process.late);
-            // An unwanted grant is given back; there is none to give if the lock can never be this token's.
+            // An unwanted grant is given back; there is none to give if the lock can never be
+            // this token's.
             process.inbox.retain(|&Push { token, .. }| {
                 current(token)
                     || self.server.holds(token)
@@ -401,8 +422,9 @@ impl World {
         self.renumber();
     }
 
-    /// Numbers the fences that are under way without gaps, and takes all others (stamps, the counter, what was
-    /// reported) down to the next of these: every comparison that can still be made comes out the same.
+    /// Numbers the fences that are under way without gaps, and takes all others (stamps, the
+    /// counter, what was reported) down to the next of these: every comparison that can still be
+    /// made comes out the same.
     fn renumber(&mut self) {
         let mut flying = 1_u64;
         self.flying(|fence| flying |= 1 << *fence);

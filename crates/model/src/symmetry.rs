@@ -1,6 +1,7 @@
 //! Processes are alike.
 //!
-//! In: a state. Out: the one that stands for all that differ from it only in the numbers of the processes.
+//! In: a state. Out: the one that stands for all that differ from it only in the numbers of the
+//! processes.
 
 use crate::state::{Process, Push, Reply, Request, Side, Token, World};
 
@@ -48,7 +49,8 @@ fn renamed_set(set: u16, order: &[u8]) -> u16 {
 }
 
 fn tokens(process: &mut Process, mut each: impl FnMut(&mut Token)) {
-    process.ending.iter_mut().for_each(&mut each);
+    process.ending.iter_mut().chain(&mut process.let_go).for_each(&mut each);
+    process.adopted.iter_mut().for_each(|(token, _)| each(token));
     process.inbox.iter_mut().for_each(|Push { token, .. }| each(token));
     for request in process.requests.iter_mut().chain(&mut process.late) {
         match request {

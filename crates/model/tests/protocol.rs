@@ -3,7 +3,8 @@
 use tenure_model::shared::{SharedBug, SharedOwners};
 use tenure_model::{Bug, explore, explore_shared, find, runs};
 
-/// No rule is broken in any state of any run of the suite, and the runs are as large as they are meant to be.
+/// No rule is broken in any state of any run of the suite, and the runs are as large as they are
+/// meant to be.
 #[test]
 fn correct_protocol_breaks_no_rule() {
     for setup in runs::SUITE {
