@@ -115,7 +115,7 @@ impl Model for Protocol {
         Some(world)
     }
 
-    /// More unread messages than these would only be more of the same.
+    /// A bound, not a proof: more unread messages than these are not looked at.
     fn within_boundary(&self, world: &World) -> bool {
         world.processes.iter().all(|process| process.inbox.len() <= INBOX_MAX)
     }

@@ -1,7 +1,7 @@
 //! What must always hold.
 //!
 //! In: a state. Out: whether it is a good one. Rules about one step (fence order, a waiter passed
-//! over, a process that undoes its own lock) are noted by that step as [`Broken`].
+//! over, a process that undoes its own lock) are noted by that step as `Broken`.
 
 use stateright::Property;
 

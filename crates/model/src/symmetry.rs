@@ -5,31 +5,30 @@
 
 use crate::state::{Process, Push, Reply, Request, Side, Token, World};
 
-/// The least of all renumbered twins.
-pub(crate) fn representative(world: &World) -> World {
-    let twins = orders(world.processes.len()).into_iter().map(|order| renumbered(world, &order));
-    twins.min().unwrap_or_else(|| world.clone())
-}
+/// Every order of two and of three processes but the one they are in.
+const OF_TWO: &[&[u8]] = &[&[1, 0]];
+const OF_THREE: &[&[u8]] = &[&[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
 
-/// Every order of the first `count` numbers, at most three.
-fn orders(count: usize) -> Vec<Vec<u8>> {
-    match count {
-        2 => vec![vec![0, 1], vec![1, 0]],
-        3 => [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
-            .map(Vec::from)
-            .to_vec(),
-        _ => Vec::new(),
-    }
+/// The least of the state and all its twins.
+pub(crate) fn representative(world: &World) -> World {
+    let orders = match world.processes.len() {
+        2 => OF_TWO,
+        3 => OF_THREE,
+        _ => &[],
+    };
+    let least = orders.iter().map(|order| twin(world, order)).min();
+    least.filter(|twin| twin < world).unwrap_or_else(|| world.clone())
 }
 
 /// The same with process `n` called `order[n]`.
-fn renumbered(world: &World, order: &[u8]) -> World {
+fn twin(world: &World, order: &[u8]) -> World {
     let mut twin = world.clone();
-    for (number, process) in world.processes.iter().enumerate() {
-        let mut process = process.clone();
-        tokens(&mut process, |token| *token = renamed(*token, order));
-        twin.processes[usize::from(order[number])] = process;
+    for process in &mut twin.processes {
+        tokens(process, |token| *token = renamed(*token, order));
     }
+    let mut called: Vec<_> = order.iter().zip(twin.processes).collect();
+    called.sort_by_key(|(number, _)| **number);
+    twin.processes = called.into_iter().map(|(_, process)| process).collect();
     let server = &mut twin.server;
     server.lock.iter_mut().for_each(|lock| lock.token = renamed(lock.token, order));
     server.queue.iter_mut().for_each(|entry| entry.token = renamed(entry.token, order));
