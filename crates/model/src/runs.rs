@@ -75,7 +75,7 @@ pub const SUITE: [Setup; 13] = [
 ];
 
 /// What is explored on demand, besides.
-pub const LARGE: [Setup; 10] = [
+pub const LARGE: [Setup; 11] = [
     Setup { name: "two claims each", claims: 2, ..PLAIN },
     Setup { name: "abandoned, connection given up", cancels: 1, ..one("", GIVE_UP) },
     Setup { name: "adopted, connection given up", adoptions: 1, ..one("", GIVE_UP) },
@@ -99,6 +99,14 @@ pub const LARGE: [Setup; 10] = [
     },
     Setup { name: "prompt, three, one tries", tries: true, faults: 1, kinds: KEEPING, ..THREE },
     Setup { name: "two faults of any kind", faults: 2, kinds: KEEPING, ..PLAIN },
+    Setup {
+        name: "ttl of three, cancelled, every fault, no KILL",
+        ttl: 3,
+        faults: 1,
+        kinds: KEEPING,
+        kill: false,
+        ..CANCEL
+    },
 ];
 
 /// Where a bug is found, and the rules it is meant to break.
