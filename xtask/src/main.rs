@@ -14,6 +14,7 @@ cargo xtask COMMAND
   test [--times N]   install what the tests need, then every check and every test (N times the tests)
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
+  model [--large]    every state of the queue protocol, within bounds
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +28,9 @@ fn main() -> ExitCode {
         ["setup"] => packages::install(),
         ["bench", rest @ ..] => {
             cargo(&[&["run", "--release", "-p", "tenure-bench", "--"], rest].concat())
+        }
+        ["model", rest @ ..] => {
+            cargo(&[&["run", "--release", "-p", "tenure-model", "--"], rest].concat())
         }
         _ => Err(HELP.into()),
     };
