@@ -14,7 +14,12 @@ cargo xtask COMMAND
   test [--times N]   install what the tests need, then every check and every test (N times the tests)
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
+  torture [--seed N] [--secs S] [keep|destroy]
+                     processes fight for locks on Redis under random faults; the judge's figures
 ";
+
+const CAMPAIGN: &[&str] =
+    &["run", "--release", "-p", "tenure-testkit", "--bin", "campaign", "--", "run"];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +32,9 @@ fn main() -> ExitCode {
         ["setup"] => packages::install(),
         ["bench", rest @ ..] => {
             cargo(&[&["run", "--release", "-p", "tenure-bench", "--"], rest].concat())
+        }
+        ["torture", rest @ ..] => {
+            packages::install().and_then(|()| cargo(&[CAMPAIGN, rest].concat()))
         }
         _ => Err(HELP.into()),
     };

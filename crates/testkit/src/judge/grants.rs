@@ -67,7 +67,7 @@ struct Open {
 type Claims<'a> = HashMap<(&'a str, u64, &'a str), Open>;
 
 /// Every grant of the history, by the time it was reported.
-pub(super) fn holds(history: &History) -> Vec<Hold> {
+pub(crate) fn holds(history: &History) -> Vec<Hold> {
     let mut claims = Claims::new();
     for record in history.records() {
         match &record.event {

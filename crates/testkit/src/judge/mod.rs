@@ -24,6 +24,7 @@ use crate::history::History;
 use crate::register::Tally;
 
 pub use grants::Hold;
+pub(crate) use grants::holds;
 pub use verdict::{Latencies, Offence, Verdict};
 
 /// What the end of a run found out about one key.

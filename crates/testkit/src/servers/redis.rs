@@ -122,7 +122,16 @@ impl RedisServer {
     ///
     /// If it cannot be made.
     pub fn client(&self) -> RedisClient {
-        RedisClient::connect(self.port).expect("the server accepts connections")
+        self.try_client().expect("the server accepts connections")
+    }
+
+    /// A connection for raw commands, to a server that may be down.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub fn try_client(&self) -> std::io::Result<RedisClient> {
+        RedisClient::connect(self.port)
     }
 
     /// Stops it in its tracks (`SIGSTOP`): connections stay, nothing is answered.
@@ -295,6 +304,15 @@ impl RedisClient {
             Reply::Text(text) => Some(text),
             other => panic!("{words:?}: {other:?}"),
         }
+    }
+
+    /// Sends `words` to a server that may not answer.
+    ///
+    /// # Errors
+    ///
+    /// If the connection breaks, or the reply does not come.
+    pub fn try_command(&mut self, words: &[&str]) -> std::io::Result<Reply> {
+        self.ask(words)
     }
 
     fn ask(&mut self, words: &[&str]) -> std::io::Result<Reply> {
