@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// The wall clock of a program.
 #[derive(Clone, Debug)]
@@ -48,11 +49,18 @@ impl WallClock {
     }
 }
 
-/// The library, as the `faketime` command knows it.
+/// The library, as the `faketime` command knows it. Asked once: under load that command fails now and
+/// then (its semaphores are named by process ids, which come again), and says nothing on stdout.
 fn shim() -> String {
-    let asked = Command::new("faketime").args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
-    let output = asked.unwrap_or_else(|error| {
-        panic!("no `faketime` found, `cargo xtask test` installs it: {error}")
-    });
-    String::from_utf8(output.stdout).expect("a path in UTF-8").trim().into()
+    static SHIM: OnceLock<String> = OnceLock::new();
+    SHIM.get_or_init(|| {
+        let asked = Command::new("faketime").args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
+        let output = asked.unwrap_or_else(|error| {
+            panic!("no `faketime` found, `cargo xtask test` installs it: {error}")
+        });
+        let shim = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(shim.contains("faketime"), "`faketime` does not name its library: {output:?}");
+        shim
+    })
+    .clone()
 }

@@ -20,4 +20,8 @@ mod shared_client;
 mod identity;
 mod traps;
 mod fake;
+mod network;
+mod cancel;
+mod clock;
+mod many;
 mod storm;

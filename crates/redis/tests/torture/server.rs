@@ -110,6 +110,42 @@ async fn t40_a_busy_server_is_waited_for() {
     endless.join().unwrap();
 }
 
+/// t39: a server that loads is waited for; a bounded wait ends with what it waited for, and the lock
+/// that the server had kept is known again afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn t39_a_loading_server_is_waited_for() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let kept = a.lock("kept").ttl(Duration::from_secs(60)).await.unwrap();
+    server.restart_loading();
+    let bounded = b.lock("k").wait(Duration::from_millis(500));
+    let error = within("an answer", bounded.into_future()).await.unwrap_err();
+    assert!(error.is_timeout() || error.is_unavailable(), "{error:?}");
+    assert!(whole(&error).contains("LOADING"), "{}", whole(&error));
+    let waiting = tokio::spawn(b.lock("k").into_future());
+    lapse(Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished() && kept.is_held());
+    server.end_loading();
+    let guard = within("the lock", waiting).await.unwrap().unwrap();
+    assert!(guard.is_held() && kept.is_held());
+    assert!(b.try_lock("kept").await.unwrap().is_none());
+    kept.release().await.unwrap();
+}
+
+/// t38: a real replica is refused, and asked again when it has become a master.
+#[tokio::test]
+async fn t38_a_replica_is_refused_until_it_is_promoted() {
+    let server = RedisServer::start();
+    let replica = server.start_replica();
+    let error = tenure_redis::Redis::connect(&replica.url()).await.unwrap_err();
+    assert!(error.is_unavailable() && whole(&error).contains("replica"), "{}", whole(&error));
+    let later = tenure_redis::Redis::builder(&replica.url()).connect_later().unwrap();
+    let waiting = tokio::spawn(tenure_core::Locker::new(later).lock("k").into_future());
+    lapse(Duration::from_millis(100)).await;
+    replica.client().command(&["REPLICAOF", "NO", "ONE"]);
+    assert!(within("the lock", waiting).await.unwrap().unwrap().is_held());
+}
+
 /// t44: with every connection killed again and again, locks are still had and given back.
 #[tokio::test(flavor = "multi_thread")]
 async fn t44_killed_connections_are_replaced() {

@@ -19,9 +19,9 @@ use crate::wait::{DEADLINE, eventually_blocking};
 const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 /// Makes loading slow, and answers while it goes on.
 const SLOW_LOADING: [&str; 4] =
-    ["--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024"];
+    ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"];
 /// Enough keys to be loaded slowly for half a minute.
-const FILL: &str = "for i = 1, 15000 do redis.call('SET', 'fill:' .. i, 'x') end";
+const FILL: &str = "for i = 1, 60000 do redis.call('SET', 'fill:' .. i, 'x') end";
 
 /// A Redis server of a test's own, without persistence unless said. Killed when dropped.
 pub struct RedisServer {
