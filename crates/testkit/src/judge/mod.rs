@@ -74,7 +74,7 @@ impl Judge {
         verdict.tally = self.tally;
         verdict.latencies = checks::loss_latency(&holds, &taken);
         verdict.offences.extend(checks::overlaps(&holds));
-        let order = checks::fence_order(&holds, &taken);
+        let order = checks::fence_order(&holds, &taken, &grants::given_up(&self.history));
         verdict.exempt = order.exempt;
         verdict.offences.extend(order.offences);
         verdict.offences.extend(checks::repeated_fences(&holds));
