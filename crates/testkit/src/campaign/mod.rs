@@ -51,7 +51,7 @@ pub const TTL_LONGEST: Duration = Duration::from_millis(1_500);
 /// What may come on top of a ttl before a key is had again: finding a new connection, a slow machine.
 const A_LITTLE: Duration = Duration::from_secs(4);
 /// The pause between two faults.
-const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(250)];
+const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(400)];
 
 /// Whether contenders are struck too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

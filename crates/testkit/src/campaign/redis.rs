@@ -26,12 +26,13 @@ pub struct RedisArena {
 
 impl RedisArena {
     /// Faults that keep the server's data.
-    pub const KEEP: [Fault<Self>; 11] = [
+    pub const KEEP: [Fault<Self>; 12] = [
         Fault::new("connections cut", cut),
         Fault::new("replies and requests delayed", delay),
         Fault::new("black hole", black_hole),
         Fault::new("reply swallowed", swallow),
         Fault::new("reply truncated", truncate),
+        Fault::new("request doubled", double),
         Fault::new("CLIENT KILL", client_kill),
         Fault::new("CLIENT PAUSE", client_pause),
         Fault::new("SCRIPT FLUSH", script_flush),
@@ -160,6 +161,12 @@ fn swallow(arena: &RedisArena, strike: &mut Strike<'_>) {
 
 fn truncate(arena: &RedisArena, strike: &mut Strike<'_>) {
     let rule = Rule::on(Way::Replies, Deed::Truncate).once();
+    arena.for_a_while(&[rule], strike.millis(20, 200));
+}
+
+/// No network does that, but it shifts replies as a faulty proxy would.
+fn double(arena: &RedisArena, strike: &mut Strike<'_>) {
+    let rule = Rule::on(Way::Requests, Deed::Twice).containing("EVALSHA").once();
     arena.for_a_while(&[rule], strike.millis(20, 200));
 }
 
