@@ -1,10 +1,14 @@
-//! Short campaigns on Redis, with fixed seeds. `cargo xtask torture` fights longer ones.
+//! Short campaigns, with fixed seeds. `cargo xtask torture` fights longer ones.
 
-#![allow(clippy::print_stdout, reason = "the figures are worth reading")]
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "test code; the figures are worth reading"
+)]
 
 use std::time::Duration;
 
-use tenure_testkit::campaign::{self, Outcome, Plan, Promise, RedisArena};
+use tenure_testkit::campaign::{self, Elsewhere, Outcome, Plan, Promise, RedisArena};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_campaign");
 /// How long faults go on.
@@ -33,6 +37,17 @@ fn a_campaign_that_destroys_data_is_ordered() {
     let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
     is_kept(&outcome);
     assert!(outcome.verdict.latencies.count() > 0, "somebody heard of a loss");
+}
+
+/// A campaign can be fought on any engine: here with stops and kills on `file:`.
+#[test]
+fn a_campaign_elsewhere_is_clean() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let arena = Elsewhere::at(format!("file:{}", dir.path().join("locks").display()));
+    let plan = Plan::new(6, TIME / 2, Promise::Everything, PROGRAM);
+    let outcome = campaign::run(&arena, &[], &plan);
+    println!("{outcome}");
+    outcome.assert_kept();
 }
 
 /// The judge is not blind: the same faults under the promise that they break make it complain.

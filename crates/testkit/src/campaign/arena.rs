@@ -21,6 +21,33 @@ pub trait Arena: Send + Sync {
     fn leftovers(&self) -> Vec<String>;
 }
 
+/// A server that somebody else started, and that is left alone: only contenders can be struck.
+#[derive(Clone, Debug)]
+pub struct Elsewhere(String);
+
+impl Elsewhere {
+    /// The server at `url`, of any engine.
+    pub fn at(url: impl Into<String>) -> Self {
+        Elsewhere(url.into())
+    }
+}
+
+impl Arena for Elsewhere {
+    fn url(&self) -> String {
+        self.0.clone()
+    }
+
+    fn heal(&self) {}
+
+    fn holders(&self, _: &[String]) -> Option<Vec<Option<String>>> {
+        None
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
 /// Something that goes wrong, and is made so by a function that returns when it is over.
 pub struct Fault<A> {
     name: &'static str,

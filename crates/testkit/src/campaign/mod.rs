@@ -34,7 +34,7 @@ use crate::history;
 use crate::judge::{Judge, Reached};
 use crate::wait::{DEADLINE, pass};
 
-pub use arena::{Arena, Fault, Strike};
+pub use arena::{Arena, Elsewhere, Fault, Strike};
 pub use orphans::Orphans;
 pub use outcome::{Outcome, Promise};
 pub use redis::RedisArena;

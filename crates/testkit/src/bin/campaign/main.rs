@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_core::time::UnixMillis;
-use tenure_testkit::campaign::{self, Arena, Fault, Outcome, Plan, Promise, RedisArena};
+use tenure_testkit::campaign::{self, Arena, Elsewhere, Fault, Outcome, Plan, Promise, RedisArena};
 
 /// Processes that fight for locks under random faults, judged.
 #[derive(Parser)]
@@ -47,6 +47,9 @@ struct Run {
     /// How many tasks each of them has.
     #[arg(long)]
     tasks: Option<usize>,
+    /// Fight on this server, of any engine, instead of one of our own: only contenders are struck.
+    #[arg(long, conflicts_with = "kind")]
+    url: Option<String>,
     /// Which faults; without it, first those that keep data and then those that destroy it.
     kind: Option<Kind>,
 }
@@ -74,6 +77,9 @@ fn main() -> ExitCode {
 
 /// Whether every promise was kept.
 fn fight(options: &Run) -> bool {
+    if let Some(url) = &options.url {
+        return is_kept(&Elsewhere::at(url), &[], &plan(options, Promise::Everything));
+    }
     let wanted = |kind| options.kind.is_none_or(|only| only == kind);
     let keep = !wanted(Kind::Keep) || {
         let plan = plan(options, Promise::Everything);
