@@ -171,6 +171,28 @@ async fn t46_a_black_hole_bounds_connecting_and_waiting() {
     assert!(error.is_unavailable(), "{error:?}");
 }
 
+/// t44: a server that closes each connection at once is tried again ever more slowly, however many wait.
+#[tokio::test]
+async fn t44_reconnecting_is_bounded() {
+    let (_server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let _kept = a.lock("kept").await.unwrap();
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    let (before, started) = (proxy.accepted(), Instant::now());
+    let mut waiters = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        waiters.spawn(a.lock(format!("k{number}")).into_future());
+    }
+    lapse(Duration::from_secs(3)).await;
+    // Two connections, each after a pause that doubles up to a second, but half of it by jitter.
+    let most = 2 * (8 + 2 * started.elapsed().as_secs() as usize);
+    let tried = proxy.accepted() - before;
+    assert!((2..=most).contains(&tried), "{tried} connections, at most {most}");
+    proxy.heal();
+    assert!(within("a lock", a.lock("k").into_future()).await.unwrap().is_held());
+}
+
 /// t22: a release overtakes the renewal that is under way: the lock is gone, nothing brings it back,
 /// and nothing is renewed any more.
 #[tokio::test]

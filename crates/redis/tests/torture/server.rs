@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::{Backend, Release, Renewal, Then};
+use tenure_core::backend::{Backend, Loss, Release, Renewal, Then};
 use tenure_testkit::meddle::renewals;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, lapse, pass, within};
@@ -82,6 +82,29 @@ async fn t42_too_few_replicas() {
     assert!(error.is_refused() && whole(&error).contains("NOREPLICAS"), "{}", whole(&error));
     server.client().command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     assert!(a.lock("k").await.unwrap().is_held());
+}
+
+/// t42: a server that cannot save its data refuses all writes, typed: renewals too, so the holder's
+/// time runs out and it hears of that.
+#[tokio::test]
+async fn t42_a_server_that_cannot_save() {
+    let server = RedisServer::start_with(&["--save", "3600", "1"]);
+    let a = locker(&server).await;
+    let guard = a.lock("k").ttl(Duration::from_secs(2)).await.unwrap();
+    // Nowhere to write to, also for root.
+    std::fs::remove_dir_all(server.dir()).unwrap();
+    let mut raw = server.client();
+    eventually("a failed save", || {
+        raw.command(&["BGSAVE"]);
+        let info = raw.text(&["INFO", "persistence"]).unwrap();
+        async move { info.contains("rdb_last_bgsave_status:err") }
+    })
+    .await;
+    let error = within("a refusal", a.lock("other").into_future()).await.unwrap_err();
+    assert!(error.is_refused() && whole(&error).contains("MISCONF"), "{}", whole(&error));
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Expired);
+    raw.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    assert!(within("the lock", a.lock("k").into_future()).await.unwrap().is_held());
 }
 
 /// t40: a server that is busy with a script is waited for; who waits is told why.
