@@ -57,15 +57,20 @@ async fn t04_a_swallowed_reply() {
     is_freed(&server, "k").await;
 }
 
+/// A client of a server that knows the scripts: what it says of one that it does not know names no
+/// claim, so such a reply can be taken for another's.
+async fn warm(proxy: &Proxy) -> Redis {
+    let (store, claim) = (redis_at(&proxy.url()).await, claim("warm", LONG));
+    store.try_acquire(&claim).await.unwrap();
+    store.abandon(&claim).await.unwrap();
+    store
+}
+
 /// t28: an acquire that arrives twice is one lease; the reply too many is taken for nobody's.
 #[tokio::test]
 async fn t28_a_doubled_acquire() {
     let (server, proxy) = proxied();
-    let store = redis_at(&proxy.url()).await;
-    let doubled = claim("k", LONG);
-    // So that the server knows the scripts: what it says of one that it does not know names no claim.
-    store.try_acquire(&doubled).await.unwrap();
-    store.abandon(&doubled).await.unwrap();
+    let (store, doubled) = (warm(&proxy).await, claim("k", LONG));
     for _ in 0..20 {
         proxy.rule(Rule::on(Way::Requests, Deed::Twice).containing(LOCK).once());
         // Another is under way, which the reply too many could be taken for.
@@ -95,7 +100,7 @@ async fn t28_a_doubled_acquire() {
 #[tokio::test]
 async fn t27_shifted_replies() {
     let (server, proxy) = proxied();
-    let store = redis_at(&proxy.url()).await;
+    let store = warm(&proxy).await;
     let extra =
         "*4\r\n$32\r\nffffffffffffffffffffffffffffffff\r\n$7\r\ngranted\r\n$1\r\n5\r\n$1\r\n-\r\n";
     proxy.rule(Rule::on(Way::Replies, Deed::Precede(extra.into())).once());
