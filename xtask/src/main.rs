@@ -15,7 +15,12 @@ cargo xtask COMMAND
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
   model [--large]    every state of the queue protocol, within bounds
+  torture [--seed N] [--secs S] [keep|destroy]
+                     processes fight for locks on Redis under random faults; the judge's figures
 ";
+
+const CAMPAIGN: &[&str] =
+    &["run", "--release", "-p", "tenure-testkit", "--bin", "campaign", "--", "run"];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -31,6 +36,9 @@ fn main() -> ExitCode {
         }
         ["model", rest @ ..] => {
             cargo(&[&["run", "--release", "-p", "tenure-model", "--"], rest].concat())
+        }
+        ["torture", rest @ ..] => {
+            packages::install().and_then(|()| cargo(&[CAMPAIGN, rest].concat()))
         }
         _ => Err(HELP.into()),
     };

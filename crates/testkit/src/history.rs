@@ -200,6 +200,11 @@ pub struct Noted {
 }
 
 impl Noted {
+    /// `owner/claim`: what tells this claim from all others, to be shown at a server.
+    pub fn label(&self) -> String {
+        format!("{}/{}", self.owner, self.claim)
+    }
+
     /// The caller has its guard.
     pub fn granted(&self, fence: tenure_core::Fence, valid_until: Time) {
         let (fence, valid_until) = (fence.get(), valid_until.as_nanos());
@@ -270,6 +275,26 @@ impl History {
 ///
 /// If it cannot be read, or a line other than the last is no record: a kill can tear only the last.
 pub fn read_file(path: &Path) -> io::Result<History> {
+    records(path).map(History::new)
+}
+
+/// Reads and merges every `*.jsonl` of a directory.
+///
+/// # Errors
+///
+/// As [`read_file`].
+pub fn read_dir(dir: &Path) -> io::Result<History> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            all.extend(records(&path)?);
+        }
+    }
+    Ok(History::new(all))
+}
+
+fn records(path: &Path) -> io::Result<Vec<Record>> {
     let lines: Vec<String> = BufReader::new(File::open(path)?).lines().collect::<Result<_, _>>()?;
     let mut records = Vec::with_capacity(lines.len());
     for (number, line) in lines.iter().enumerate() {
@@ -279,23 +304,7 @@ pub fn read_file(path: &Path) -> io::Result<History> {
             Err(error) => return Err(io::Error::other(error)),
         }
     }
-    Ok(History::new(records))
-}
-
-/// Reads and merges every `*.jsonl` of a directory.
-///
-/// # Errors
-///
-/// As [`read_file`].
-pub fn read_dir(dir: &Path) -> io::Result<History> {
-    let mut history = History::default();
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "jsonl") {
-            history = history.merge(read_file(&path)?);
-        }
-    }
-    Ok(history)
+    Ok(records)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@
 //! - [`meddle`]: a backend in the middle, to count, hold back, break.
 //! - [`process`]: programs that can be stopped, continued and killed; `holder` is the one to run.
 //! - [`history`], [`register`] → [`judge`]: what a run did, and whether it kept the promises.
+//! - [`campaign`]: processes that fight under random faults, and the verdict on them.
 //! - [`seeded`]: bugs made on purpose, each of which the judge must find.
-//! - [`servers`]: real servers, to be stopped, killed and started again.
+//! - [`servers`]: real servers, to be stopped, killed and started again, and a proxy in front of them.
+//! - [`clock`]: a program with a wall clock of its own.
 //! - [`wait`], [`dice`]: waiting for a state with a deadline, chance that can be repeated.
 
 #![allow(
@@ -14,6 +16,8 @@
     reason = "test code: what is unexpected ends the test, and says where"
 )]
 
+pub mod campaign;
+pub mod clock;
 pub mod conformance;
 pub mod dice;
 pub mod history;

@@ -45,6 +45,7 @@ mod process {
 
     use tenure_core::Locker;
     use tenure_redis::Redis;
+    use tenure_testkit::clock::WallClock;
     use tenure_testkit::process::Program;
     use tenure_testkit::servers::RedisServer;
     use tenure_testkit::wait::{eventually, within};
@@ -114,5 +115,46 @@ mod process {
         assert_eq!(said.matches(forked).count(), 2, "{said}");
         assert_eq!(program.wait_for("parent holds"), "true");
         assert!(program.wait().success());
+    }
+    /// t54: what a process leaves that exits without a word is freed by its ttl, and not before.
+    #[tokio::test]
+    async fn t54_a_process_that_exits() {
+        let server = RedisServer::start();
+        let rival = locker(&server).await;
+        let mut program = Program::spawn(holder("exit", &server).arg("--ttl=1s"));
+        program.wait_for("held");
+        assert!(program.wait().success());
+        assert!(rival.inspect("k").await.unwrap().is_some(), "nobody has released it");
+        let guard = within("the rival's turn", rival.lock("k").into_future()).await.unwrap();
+        assert!(guard.is_held());
+    }
+
+    /// t13: a holder whose wall clock jumps an hour ahead and back keeps its lock, and neither its
+    /// waits nor its fences follow.
+    #[tokio::test]
+    async fn t13_a_holders_wall_clock_jumps() {
+        let server = RedisServer::start();
+        let clock = WallClock::at(&server.dir().join("wall"));
+        let mut command = holder("hold", &server);
+        clock.drive(&mut command);
+        command.args(["--owner=p", "--rounds=3", "--hold-least=2s", "--hold-most=2s", "--ttl=1s"]);
+        command.arg("--history").arg(server.dir().join("p.jsonl"));
+        command.arg("--registers").arg(server.dir());
+        let mut program = Program::spawn(&mut command);
+        let rival = locker(&server).await;
+        let mut fences = Vec::new();
+        for offset in ["+1h", "-1h", "+0"] {
+            fences.push(program.wait_for("held").parse::<u64>().unwrap());
+            clock.set(offset);
+            let shown = rival.inspect("k").await.unwrap().expect("it is held");
+            assert!(shown.holders[0].holder.lease_left <= Some(std::time::Duration::from_secs(1)));
+            program.wait_for("released");
+        }
+        assert!(program.wait().success());
+        assert!(fences.is_sorted(), "{fences:?}");
+        let history = tenure_testkit::history::read_file(&server.dir().join("p.jsonl")).unwrap();
+        let verdict = tenure_testkit::judge::Judge::new(history).verdict();
+        verdict.assert_clean();
+        assert_eq!((verdict.grants, verdict.losses), (3, 0));
     }
 }

@@ -1,4 +1,5 @@
-//! The rows of the torture table that one Redis server can show, with real faults.
+//! The rows of the torture table that one Redis server can show, with real faults. `README.md` beside
+//! this file says which row is where.
 
 #![allow(
     clippy::expect_used,
@@ -20,4 +21,8 @@ mod shared_client;
 mod identity;
 mod traps;
 mod fake;
+mod network;
+mod cancel;
+mod clock;
+mod many;
 mod storm;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::{Backend, Release, Renewal, Then};
+use tenure_core::backend::{Backend, Loss, Release, Renewal, Then};
 use tenure_testkit::meddle::renewals;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, lapse, pass, within};
@@ -84,6 +84,29 @@ async fn t42_too_few_replicas() {
     assert!(a.lock("k").await.unwrap().is_held());
 }
 
+/// t42: a server that cannot save its data refuses all writes, typed: renewals too, so the holder's
+/// time runs out and it hears of that.
+#[tokio::test]
+async fn t42_a_server_that_cannot_save() {
+    let server = RedisServer::start_with(&["--save", "3600", "1"]);
+    let a = locker(&server).await;
+    let guard = a.lock("k").ttl(Duration::from_secs(2)).await.unwrap();
+    // Nowhere to write to, also for root.
+    std::fs::remove_dir_all(server.dir()).unwrap();
+    let mut raw = server.client();
+    eventually("a failed save", || {
+        raw.command(&["BGSAVE"]);
+        let info = raw.text(&["INFO", "persistence"]).unwrap();
+        async move { info.contains("rdb_last_bgsave_status:err") }
+    })
+    .await;
+    let error = within("a refusal", a.lock("other").into_future()).await.unwrap_err();
+    assert!(error.is_refused() && whole(&error).contains("MISCONF"), "{}", whole(&error));
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Expired);
+    raw.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    assert!(within("the lock", a.lock("k").into_future()).await.unwrap().is_held());
+}
+
 /// t40: a server that is busy with a script is waited for; who waits is told why.
 #[tokio::test(flavor = "multi_thread")]
 async fn t40_a_busy_server_is_waited_for() {
@@ -108,6 +131,42 @@ async fn t40_a_busy_server_is_waited_for() {
     raw.command(&["SCRIPT", "KILL"]);
     within("the grant", waiting).await.unwrap().unwrap();
     endless.join().unwrap();
+}
+
+/// t39: a server that loads is waited for; a bounded wait ends with what it waited for, and the lock
+/// that the server had kept is known again afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn t39_a_loading_server_is_waited_for() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let kept = a.lock("kept").ttl(Duration::from_secs(60)).await.unwrap();
+    server.restart_loading();
+    let bounded = b.lock("k").wait(Duration::from_millis(500));
+    let error = within("an answer", bounded.into_future()).await.unwrap_err();
+    assert!(error.is_timeout() || error.is_unavailable(), "{error:?}");
+    assert!(whole(&error).contains("LOADING"), "{}", whole(&error));
+    let waiting = tokio::spawn(b.lock("k").into_future());
+    lapse(Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished() && kept.is_held());
+    server.end_loading();
+    let guard = within("the lock", waiting).await.unwrap().unwrap();
+    assert!(guard.is_held() && kept.is_held());
+    assert!(b.try_lock("kept").await.unwrap().is_none());
+    kept.release().await.unwrap();
+}
+
+/// t38: a real replica is refused, and asked again when it has become a master.
+#[tokio::test]
+async fn t38_a_replica_is_refused_until_it_is_promoted() {
+    let server = RedisServer::start();
+    let replica = server.start_replica();
+    let error = tenure_redis::Redis::connect(&replica.url()).await.unwrap_err();
+    assert!(error.is_unavailable() && whole(&error).contains("replica"), "{}", whole(&error));
+    let later = tenure_redis::Redis::builder(&replica.url()).connect_later().unwrap();
+    let waiting = tokio::spawn(tenure_core::Locker::new(later).lock("k").into_future());
+    lapse(Duration::from_millis(100)).await;
+    replica.client().command(&["REPLICAOF", "NO", "ONE"]);
+    assert!(within("the lock", waiting).await.unwrap().unwrap().is_held());
 }
 
 /// t44: with every connection killed again and again, locks are still had and given back.

@@ -7,7 +7,7 @@ use tenure_redis::Redis;
 use tenure_testkit::servers::RedisServer;
 use tenure_testkit::wait::{eventually, lapse, within};
 
-use crate::support::{TIMEOUT, claim, get, granted, lease, locker, redis, whole};
+use crate::support::{TIMEOUT, claim, clients, get, granted, lease, locker, redis, whole};
 
 const LONG: Duration = Duration::from_secs(20);
 /// What a slow machine may add to a bound.
@@ -126,10 +126,6 @@ async fn replies_do_not_shift_after_a_time_out() {
     }
     assert_eq!(store.release(&held, Then::Free).await.unwrap(), Release::Freed);
     assert_eq!(clients(&server), before, "the old connection is closed");
-}
-
-fn clients(server: &RedisServer) -> usize {
-    server.client().text(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap().lines().count()
 }
 
 /// t43: writes are held back for longer than a ttl: the lock is lost on time, and no claim of it

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_core::backend::{Attempt, Backend, Grant};
 use tenure_core::{Claim, Error, Key, Lease, Locker, Terms, Token};
 use tenure_redis::Redis;
+use tenure_testkit::servers::proxy::Proxy;
 use tenure_testkit::servers::{RedisServer, Reply};
 
 /// Short, so that a test of a time-out does not take long.
@@ -14,9 +15,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A client with short time-outs.
 pub(crate) async fn redis(server: &RedisServer) -> Redis {
-    let builder = Redis::builder(&server.url());
-    let builder = builder.connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
-    builder.connect().await.expect("the server can be used")
+    redis_at(&server.url()).await
 }
 
 /// A process of its own on the server.
@@ -94,6 +93,24 @@ pub(crate) fn clients(server: &RedisServer) -> usize {
     client_list(server).len()
 }
 
+/// A server behind a proxy.
+pub(crate) fn proxied() -> (RedisServer, Proxy) {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    (server, proxy)
+}
+
+/// A process of its own that goes through the proxy, with short time-outs.
+pub(crate) async fn locker_through(proxy: &Proxy) -> Locker {
+    Locker::new(redis_at(&proxy.url()).await)
+}
+
+/// A client of whatever is at `url`, with short time-outs.
+pub(crate) async fn redis_at(url: &str) -> Redis {
+    let builder = Redis::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    builder.connect().await.expect("the server can be used")
+}
+
 /// How many scripts the server was asked to run.
 pub(crate) fn requests(server: &RedisServer) -> u64 {
     let info = server.client().text(&["INFO", "commandstats"]).unwrap();
@@ -102,4 +119,11 @@ pub(crate) fn requests(server: &RedisServer) -> u64 {
         line.split_once("calls=")?.1.split(',').next()?.parse().ok()
     };
     info.lines().filter_map(calls).sum()
+}
+
+/// Waits until the server keeps nothing of `key`.
+pub(crate) async fn is_freed(server: &RedisServer, key: &str) {
+    let lock = format!("tenure:lock:{key}");
+    let gone = || async { get(server, &lock).is_none() };
+    tenure_testkit::wait::eventually("the lock to be gone from the server", gone).await;
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Reached;
-use super::grants::Hold;
+use super::grants::{GivenUp, Hold};
 use super::verdict::{Latencies, Offence};
 use crate::register::Tally;
 
@@ -35,7 +35,11 @@ pub(super) struct Order {
 }
 
 /// 2: what was asked for after a grant was reported has a higher fence.
-pub(super) fn fence_order(holds: &[Hold], taken: &[(u64, &str)]) -> Order {
+pub(super) fn fence_order(
+    holds: &[Hold],
+    taken: &[(u64, &str)],
+    given_up: &[GivenUp<'_>],
+) -> Order {
     let mut order = Order { offences: Vec::new(), exempt: 0 };
     for (key, reported) in by_key(holds) {
         let mut asked = reported.clone();
@@ -48,7 +52,14 @@ pub(super) fn fence_order(holds: &[Hold], taken: &[(u64, &str)]) -> Order {
             }
             match highest {
                 Some(high) if high.fence >= next.fence && !is_reentry(next, &reported) => {
-                    order.note(high, next, ended_silently(next, &reported, key, taken));
+                    let since = lease_asked(next, &reported, given_up);
+                    let exempt = since.is_some_and(|since| {
+                        let ended = |(at, of): &(u64, &str)| {
+                            *of == key && since < *at && *at <= next.reported
+                        };
+                        taken.iter().any(ended)
+                    });
+                    order.note(high, next, exempt);
                 }
                 _ => {}
             }
@@ -76,12 +87,22 @@ fn is_reentry(hold: &Hold, all: &[&Hold]) -> bool {
     all.iter().copied().filter(first).any(|other| hold.asked < other.end)
 }
 
-/// Whether `hold` was handed out from a lease that had been taken away at the server before. A lease
-/// is granted some time after it is asked for and before anybody reports it.
-fn ended_silently(hold: &Hold, all: &[&Hold], key: &str, taken: &[(u64, &str)]) -> bool {
+/// When the lease was asked for that `hold` was handed out from, if another asked for it: a holder
+/// before it, or one who gave up and left its claim to those behind it. Such a lease may have been
+/// taken away at the server before `hold` was even asked for; one's own cannot.
+fn lease_asked(hold: &Hold, all: &[&Hold], given_up: &[GivenUp<'_>]) -> Option<u64> {
     let same_lease = |other: &&&Hold| other.fence >> LOCAL_BITS == hold.fence >> LOCAL_BITS;
-    let first = all.iter().find(same_lease).map_or(hold.asked, |first| first.asked);
-    taken.iter().any(|(at, of)| *of == key && first < *at && *at <= hold.reported)
+    let first = all.iter().find(same_lease).filter(|first| first.claim_id() != hold.claim_id());
+    let left_behind = given_up.iter().filter(|claim| {
+        let is_mate = claim.key == hold.key && process(claim.owner) == process(&hold.owner);
+        is_mate && (hold.asked..=hold.reported).contains(&claim.at)
+    });
+    first.map(|first| first.asked).or_else(|| left_behind.map(|claim| claim.asked).min())
+}
+
+/// The process of an owner: `process/task`.
+fn process(owner: &str) -> &str {
+    owner.split('/').next().unwrap_or(owner)
 }
 
 /// 2: all are different.

@@ -35,6 +35,38 @@ impl Hold {
     }
 }
 
+impl Hold {
+    /// What tells its claim from all others of the run.
+    pub(super) fn claim_id(&self) -> (&str, u64) {
+        (&self.owner, self.claim)
+    }
+}
+
+/// A claim that ended without a grant.
+pub(super) struct GivenUp<'a> {
+    pub(super) owner: &'a str,
+    pub(super) key: &'a str,
+    pub(super) asked: u64,
+    pub(super) at: u64,
+}
+
+/// Every claim that ended without a grant.
+pub(super) fn given_up(history: &History) -> Vec<GivenUp<'_>> {
+    let mut asked = HashMap::new();
+    let mut found = Vec::new();
+    for Record { at, owner, claim, key, event } in history.records() {
+        match event {
+            Event::Asked => drop(asked.insert((owner, claim, key), *at)),
+            Event::GaveUp { .. } => {
+                let asked = asked.get(&(owner, claim, key)).copied().unwrap_or(*at);
+                found.push(GivenUp { owner, key, asked, at: *at });
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Hold { owner, claim, key, fence, asked, reported, end, ended_by, .. } = self;
@@ -67,7 +99,7 @@ struct Open {
 type Claims<'a> = HashMap<(&'a str, u64, &'a str), Open>;
 
 /// Every grant of the history, by the time it was reported.
-pub(super) fn holds(history: &History) -> Vec<Hold> {
+pub(crate) fn holds(history: &History) -> Vec<Hold> {
     let mut claims = Claims::new();
     for record in history.records() {
         match &record.event {

@@ -24,6 +24,7 @@ use crate::history::History;
 use crate::register::Tally;
 
 pub use grants::Hold;
+pub(crate) use grants::holds;
 pub use verdict::{Latencies, Offence, Verdict};
 
 /// What the end of a run found out about one key.
@@ -73,7 +74,7 @@ impl Judge {
         verdict.tally = self.tally;
         verdict.latencies = checks::loss_latency(&holds, &taken);
         verdict.offences.extend(checks::overlaps(&holds));
-        let order = checks::fence_order(&holds, &taken);
+        let order = checks::fence_order(&holds, &taken, &grants::given_up(&self.history));
         verdict.exempt = order.exempt;
         verdict.offences.extend(order.offences);
         verdict.offences.extend(checks::repeated_fences(&holds));

@@ -171,6 +171,20 @@ fn a_silently_ended_lease_is_exempt() {
     verdict.assert_ordered();
 }
 
+/// 2: a grant that a claimant asked for itself is not exempt, whatever was taken away meanwhile; one
+/// from the claim of a mate who gave up is.
+#[test]
+fn a_lease_of_ones_own_is_not_exempt() {
+    let before = || Script::default().locks(1, "rival", 9 << 13, 5).releases(4, "rival");
+    let taken = |script: Script| script.at(7, "fault", Event::TakenAway);
+    let own = taken(before().asks(6, "p/b")).gets(8, "p/b", 7 << 13, 100).verdict();
+    assert_eq!((own.regressions(), own.exempt), (1, 0));
+    let mate = before().asks(3, "p/a").asks(6, "p/b");
+    let mate = taken(mate).at(8, "p/a", Event::GaveUp { error: "late".into() });
+    let mate = mate.gets(9, "p/b", 7 << 13, 100).verdict();
+    assert_eq!((mate.regressions(), mate.exempt), (0, 1));
+}
+
 /// 3: a fenced value that lost an update is found; the twin's losses are only counted.
 #[test]
 #[should_panic(expected = "a fenced value lost updates: 3 writes, but it stands at 2")]

@@ -198,7 +198,7 @@ impl Verdict {
     /// With the figures, and the two events of the first offence.
     #[track_caller]
     pub fn assert_clean(&self) {
-        assert!(self.is_clean(), "{self}\n{}", self.first_offence(|_| true));
+        assert!(self.is_clean(), "{self}\n{}", self.shown_offence(false));
     }
 
     /// As [`assert_clean`](Self::assert_clean), for runs that destroy the server's data: overlaps
@@ -209,13 +209,20 @@ impl Verdict {
     /// With the figures, and the two events of the first offence.
     #[track_caller]
     pub fn assert_ordered(&self) {
-        let unforgiven = |offence: &Offence| !matches!(offence, Offence::Overlap { .. });
-        assert!(self.is_ordered(), "{self}\n{}", self.first_offence(unforgiven));
+        assert!(self.is_ordered(), "{self}\n{}", self.shown_offence(true));
     }
 
-    fn first_offence(&self, wanted: impl Fn(&Offence) -> bool) -> String {
-        let found = self.offences.iter().find(|offence| wanted(offence));
-        found.unwrap_or(&Offence::NothingGranted).to_string()
+    /// The first offence, or the first that is no overlap where these are forgiven.
+    pub fn first_offence(&self, overlaps_forgiven: bool) -> Option<&Offence> {
+        let counts =
+            |offence: &&Offence| !overlaps_forgiven || !matches!(offence, Offence::Overlap { .. });
+        let nothing = (self.grants == 0).then_some(&Offence::NothingGranted);
+        self.offences.iter().find(counts).or(nothing)
+    }
+
+    fn shown_offence(&self, overlaps_forgiven: bool) -> String {
+        let found = self.first_offence(overlaps_forgiven);
+        found.map(ToString::to_string).unwrap_or_default()
     }
 
     fn count(&self, is: impl Fn(&Offence) -> bool) -> usize {

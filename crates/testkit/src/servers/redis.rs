@@ -11,16 +11,26 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::clock::WallClock;
 use crate::process::Program;
 use crate::wait::{DEADLINE, eventually_blocking};
 
-/// A Redis server of a test's own, without persistence. Killed when dropped.
+/// What makes every acknowledged write survive a kill.
+const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+/// Makes loading slow, and answers while it goes on.
+const SLOW_LOADING: [&str; 4] =
+    ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"];
+/// Enough keys to be loaded slowly for half a minute.
+const FILL: &str = "for i = 1, 60000 do redis.call('SET', 'fill:' .. i, 'x') end";
+
+/// A Redis server of a test's own, without persistence unless said. Killed when dropped.
 pub struct RedisServer {
     /// In a mutex to be shared: what it prints is read by one.
     program: Mutex<Program>,
     port: u16,
     args: Vec<String>,
     dir: TempDir,
+    clock: Option<WallClock>,
 }
 
 impl RedisServer {
@@ -39,14 +49,53 @@ impl RedisServer {
     ///
     /// As [`start`](Self::start).
     pub fn start_with(args: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a temporary directory"), args, None)
+    }
+
+    /// Starts one that writes down what it is told before it answers: it comes back from a
+    /// [`restart`](Self::restart) with its data.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_persistent() -> Self {
+        Self::start_with(&PERSISTENT)
+    }
+
+    /// Starts one whose wall clock can be set, see [`clock`](Self::clock).
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start), or if there is no `faketime`.
+    pub fn start_with_clock(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
+        let clock = WallClock::at(&dir.path().join("clock"));
+        Self::start_in(dir, args, Some(clock))
+    }
+
+    /// Starts a replica of this one, and waits until it has caught up.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_replica(&self) -> Self {
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()]);
+        let mut client = replica.client();
+        eventually_blocking("the replica to have caught up", || {
+            let info = client.text(&["INFO", "replication"]).unwrap_or_default();
+            info.contains("master_link_status:up")
+        });
+        replica
+    }
+
+    fn start_in(dir: TempDir, args: &[&str], clock: Option<WallClock>) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).into()).collect();
         // Another process may take the port between our looking and the server's binding.
         for _ in 0..10 {
             let port = free_port();
-            let mut program = launch(&dir, port, &args);
+            let mut program = launch(&dir, port, &args, clock.as_ref());
             if is_up(&mut program, port) {
-                return RedisServer { program: Mutex::new(program), port, args, dir };
+                return RedisServer { program: Mutex::new(program), port, args, dir, clock };
             }
         }
         panic!("redis-server ended at once, ten times; its arguments: {args:?}");
@@ -73,7 +122,16 @@ impl RedisServer {
     ///
     /// If it cannot be made.
     pub fn client(&self) -> RedisClient {
-        RedisClient::connect(self.port).expect("the server accepts connections")
+        self.try_client().expect("the server accepts connections")
+    }
+
+    /// A connection for raw commands, to a server that may be down.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub fn try_client(&self) -> std::io::Result<RedisClient> {
+        RedisClient::connect(self.port)
     }
 
     /// Stops it in its tracks (`SIGSTOP`): connections stay, nothing is answered.
@@ -91,7 +149,8 @@ impl RedisServer {
         self.program().kill();
     }
 
-    /// Starts it again on the same port, with nothing of what it knew.
+    /// Kills it and starts it again on the same port: with nothing of what it knew, unless it was
+    /// [persistent](Self::start_persistent).
     ///
     /// # Panics
     ///
@@ -100,9 +159,51 @@ impl RedisServer {
         let mut program = self.program();
         program.kill();
         eventually_blocking("the server to be up again", || {
-            *program = launch(&self.dir, self.port, &self.args);
+            *program = launch(&self.dir, self.port, &self.args, self.clock.as_ref());
             is_up(&mut program, self.port)
         });
+    }
+
+    /// Saves, fills it up, and starts it again so that it answers `LOADING` for half a minute, or
+    /// until [`end_loading`](Self::end_loading).
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
+    pub fn restart_loading(&self) {
+        let mut client = self.client();
+        client.command(&["EVAL", FILL, "0"]);
+        client.command(&["SAVE"]);
+        let mut program = self.program();
+        program.kill();
+        let slow = SLOW_LOADING.map(String::from);
+        let args = [self.args.as_slice(), &slow].concat();
+        *program = launch(&self.dir, self.port, &args, self.clock.as_ref());
+        eventually_blocking("the server to be loading", || self.is_loading());
+    }
+
+    /// Has it load what is left at full speed.
+    ///
+    /// # Panics
+    ///
+    /// If it does not answer.
+    pub fn end_loading(&self) {
+        self.client().command(&["CONFIG", "SET", "key-load-delay", "0"]);
+        eventually_blocking("the server to have loaded", || !self.is_loading());
+    }
+
+    fn is_loading(&self) -> bool {
+        let asked = RedisClient::connect(self.port).and_then(|mut client| client.ask(&["PING"]));
+        matches!(asked, Ok(Reply::Error(error)) if error.starts_with("LOADING"))
+    }
+
+    /// Its wall clock.
+    ///
+    /// # Panics
+    ///
+    /// If it was not [started with one](Self::start_with_clock).
+    pub fn clock(&self) -> &WallClock {
+        self.clock.as_ref().expect("a server that was started with a clock")
     }
 
     fn program(&self) -> MutexGuard<'_, Program> {
@@ -115,13 +216,16 @@ fn free_port() -> u16 {
     listener.local_addr().expect("a bound address").port()
 }
 
-fn launch(dir: &TempDir, port: u16, args: &[String]) -> Program {
+fn launch(dir: &TempDir, port: u16, args: &[String], clock: Option<&WallClock>) -> Program {
     let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
     assert!(found.is_ok(), "no `redis-server` found: `cargo xtask test` installs it");
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     command.args(["--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"]);
     command.arg("--dir").arg(dir.path()).args(args);
+    if let Some(clock) = clock {
+        clock.drive(&mut command);
+    }
     Program::spawn(&mut command)
 }
 
@@ -202,6 +306,15 @@ impl RedisClient {
         }
     }
 
+    /// Sends `words` to a server that may not answer.
+    ///
+    /// # Errors
+    ///
+    /// If the connection breaks, or the reply does not come.
+    pub fn try_command(&mut self, words: &[&str]) -> std::io::Result<Reply> {
+        self.ask(words)
+    }
+
     fn ask(&mut self, words: &[&str]) -> std::io::Result<Reply> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
@@ -268,5 +381,48 @@ mod tests {
             got,
             Reply::Many(vec![Reply::Text("maxmemory".into()), Reply::Text("3145728".into())])
         );
+    }
+    /// A persistent server comes back with what it acknowledged, and a replica has a master's data.
+    #[test]
+    fn persistence_and_replica() {
+        let server = RedisServer::start_persistent();
+        server.client().command(&["SET", "a", "1"]);
+        server.restart();
+        let replica = server.start_replica();
+        let mut client = replica.client();
+        assert_eq!(client.text(&["GET", "a"]).as_deref(), Some("1"));
+        let refused = client.command(&["SET", "a", "2"]);
+        assert!(matches!(refused, Reply::Error(error) if error.starts_with("READONLY")));
+    }
+
+    /// The clock of a server can be set while it runs, and keys expire by it.
+    #[test]
+    fn a_clock_that_is_set() {
+        let server = RedisServer::start_with_clock(&[]);
+        let mut client = server.client();
+        client.command(&["SET", "a", "1", "PX", "50000"]);
+        server.clock().set("+60s");
+        assert_eq!(client.text(&["GET", "a"]), None);
+        let time = |client: &mut RedisClient| match client.command(&["TIME"]) {
+            Reply::Many(fields) => fields[0].clone(),
+            other => panic!("{other:?}"),
+        };
+        let ahead = time(&mut client);
+        server.restart();
+        assert!(format!("{:?}", time(&mut server.client())) >= format!("{ahead:?}"));
+        server.clock().set("-60s");
+        assert!(format!("{:?}", time(&mut server.client())) < format!("{ahead:?}"));
+    }
+
+    /// A server that loads says so, and has its data when it is done.
+    #[test]
+    fn loading() {
+        let server = RedisServer::start();
+        server.client().command(&["SET", "a", "1"]);
+        server.restart_loading();
+        let refused = server.client().command(&["GET", "a"]);
+        assert!(matches!(refused, Reply::Error(error) if error.starts_with("LOADING")));
+        server.end_loading();
+        assert_eq!(server.client().text(&["GET", "a"]).as_deref(), Some("1"));
     }
 }

@@ -1,12 +1,12 @@
 //! Clocks that jump.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tenure_core::backend::Loss;
 use tenure_core::time::Clock;
 use tenure_core::{Locker, Memory, Owner};
+use tenure_testkit::clock::WallClock;
 use tenure_testkit::history::{self, Event, History};
 use tenure_testkit::judge::Judge;
 use tenure_testkit::process::Program;
@@ -14,36 +14,28 @@ use tenure_testkit::wait::within;
 
 use crate::support::Dir;
 
-/// The library that shifts a program's wall clock, as the `faketime` command knows it.
-fn shim() -> String {
-    let asked = Command::new("faketime").args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
-    let output = asked.unwrap_or_else(|error| {
-        panic!("row 13 needs the `faketime` command (Debian: apt install faketime): {error}")
-    });
-    String::from_utf8(output.stdout).unwrap().trim().into()
-}
-
-/// A holder whose wall clock is what the file at `stamp` says. Its monotonic clocks are real.
-fn holder_at(stamp: &Path) -> Command {
+/// A holder whose wall clock is `clock`'s.
+fn holder_at(clock: &WallClock) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_holder"));
-    command.env("LD_PRELOAD", shim()).env("FAKETIME_TIMESTAMP_FILE", stamp);
-    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_NO_CACHE", "1");
+    clock.drive(&mut command);
     command.arg("hold").stderr(Stdio::inherit());
     command
 }
 
 fn spawn(dir: &Dir, url: &str, owner: &str, more: &[&str]) -> Program {
-    let stamp = dir.path(&format!("{owner}.clock"));
-    std::fs::write(&stamp, "+0\n").unwrap();
-    let mut command = holder_at(&stamp);
+    let mut command = holder_at(&clock(dir, owner));
     command.arg("--url").arg(url).args(["--key=k", "--owner", owner]).args(more);
     command.arg("--history").arg(dir.path(&format!("{owner}.jsonl")));
     command.arg("--registers").arg(dir.path(""));
     Program::spawn(&mut command)
 }
 
+fn clock(dir: &Dir, owner: &str) -> WallClock {
+    WallClock::at(&dir.path(&format!("{owner}.clock")))
+}
+
 fn jump(dir: &Dir, owner: &str, by: &str) {
-    std::fs::write(dir.path(&format!("{owner}.clock")), format!("{by}\n")).unwrap();
+    clock(dir, owner).set(by);
 }
 
 /// Fences follow the wall clock when it runs ahead: the jump must be seen in them.

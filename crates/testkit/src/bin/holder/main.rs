@@ -31,7 +31,7 @@ enum Command {
     /// Lock, fork, and show that the child cannot release.
     Fork(Target),
     /// Lock, and exit without releasing.
-    Exit(Target),
+    Exit(Exit),
 }
 
 /// What to lock where.
@@ -45,11 +45,20 @@ struct Target {
     keys: Vec<String>,
 }
 
+#[derive(Args)]
+struct Exit {
+    #[command(flatten)]
+    target: Target,
+    /// The ttl of the lock that is left behind.
+    #[arg(long, value_parser = duration, default_value = "30s")]
+    ttl: Duration,
+}
+
 fn main() {
     match Cli::parse().command {
         Command::Hold(options) => runtime().block_on(hold::run(options)),
         Command::Fork(target) => fork::run(&target),
-        Command::Exit(target) => runtime().block_on(exit(target)),
+        Command::Exit(options) => runtime().block_on(exit(options)),
     }
 }
 
@@ -58,9 +67,10 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-async fn exit(target: Target) {
+async fn exit(options: Exit) {
+    let Exit { target, ttl } = options;
     let locker = tenure::connect(&target.url).await.expect("the engine can be used");
-    let guard = locker.lock(&target.keys[0]).await.expect("the lock is free");
+    let guard = locker.lock(&target.keys[0]).ttl(ttl).await.expect("the lock is free");
     println!("held {}", guard.fence());
     // No destructor runs: whatever is freed now is freed by somebody else.
     std::process::exit(0);

@@ -1,0 +1,132 @@
+//! A server whose wall clock is set, and one that forgets a lock on its own.
+
+use std::time::Duration;
+
+use tenure_core::backend::Loss;
+use tenure_testkit::register::Register;
+use tenure_testkit::servers::{RedisServer, Reply};
+use tenure_testkit::wait::{eventually, lapse, within};
+
+use crate::support::{get, locker, pttl, whole};
+
+const LOCK: &str = "tenure:lock:k";
+
+/// t11: the server's clock is put a minute forward: a rival may get in, the holder hears of it at the
+/// next renewal, and the fence grows.
+#[tokio::test]
+async fn t11_the_servers_clock_is_put_forward() {
+    let server = RedisServer::start_with_clock(&[]);
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let ttl = Duration::from_secs(3);
+    let guard = a.lock("k").ttl(ttl).await.unwrap();
+    server.clock().set("+60s");
+    let rival = within("the rival's turn", b.lock("k").into_future()).await.unwrap();
+    assert!(rival.fence() > guard.fence());
+    let until = guard.valid_until();
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Gone);
+    assert!(a.clock().now() < until, "by the renewal, before its time");
+    assert!(rival.is_held());
+}
+
+/// t12: the server's clock is put a minute back: what is valid is not valid for longer, a waiter looks
+/// as often as ever, and fences go on rising.
+#[tokio::test]
+async fn t12_the_servers_clock_is_put_back() {
+    let server = RedisServer::start_with_clock(&[]);
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let ttl = Duration::from_secs(2);
+    let guard = a.lock("k").ttl(ttl).await.unwrap();
+    let waiting = tokio::spawn(b.lock("k").into_future());
+    server.clock().set("-60s");
+    assert!(pttl(&server, LOCK) > 50_000, "the server keeps it for a minute more");
+    lapse(ttl).await;
+    assert!(guard.is_held(), "it is renewed as before");
+    assert!(guard.remaining() <= ttl, "our view is not the server's");
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+    let next = next.expect("not a minute later").unwrap().unwrap();
+    assert!(next.fence() > fence);
+    next.release().await.unwrap();
+    assert!(a.lock("k").await.unwrap().fence() > fence);
+}
+
+/// t12: a lock whose holder died is kept for as long as the server's clock says: a bounded wait ends
+/// with its bound and says who holds it and for how long.
+#[tokio::test]
+async fn t12_a_wait_is_bounded_by_our_clock() {
+    let server = RedisServer::start_with_clock(&[]);
+    let b = locker(&server).await;
+    server.client().command(&["SET", LOCK, "theirs", "PX", "1000"]);
+    server.clock().set("-60s");
+    let wait = Duration::from_millis(300);
+    let error = within("an answer", b.lock("k").wait(wait).into_future()).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    let left = error.holder().and_then(|holder| holder.lease_left);
+    assert!(left > Some(Duration::from_secs(50)), "{}", whole(&error));
+}
+
+/// t10: a full server that evicts the lock: the holder hears of it at the next renewal, and the next
+/// fence is larger.
+#[tokio::test]
+async fn t10_an_evicted_lock_is_a_loss() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "volatile-lru"]);
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let guard = a.lock("k").ttl(Duration::from_secs(3)).await.unwrap();
+    let mut raw = server.client();
+    raw.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    eventually("the lock to be evicted", || {
+        // It frees memory when it is asked to take some.
+        let _ = raw.command(&["SET", "more", "x"]);
+        let gone = raw.command(&["EXISTS", LOCK]) == Reply::Int(0);
+        async move { gone }
+    })
+    .await;
+    raw.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let evicted = server.client().text(&["INFO", "stats"]).unwrap();
+    assert!(!evicted.contains("evicted_keys:0"), "{evicted}");
+    let next = b.lock("k").await.unwrap();
+    assert!(next.fence() > guard.fence());
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Gone);
+    assert!(!guard.is_held() && next.is_held());
+}
+
+/// t25: a holder whose lock was taken away writes late: the resource refuses it by its fence.
+#[tokio::test]
+async fn t25_the_stale_holder_is_refused() {
+    let server = RedisServer::start();
+    let (a, b, register) = (locker(&server).await, locker(&server).await, Register::new());
+    for _ in 0..10 {
+        let old = a.lock("k").await.unwrap();
+        let stale = register.read("k", old.fence());
+        server.client().command(&["DEL", LOCK]);
+        let new = b.lock("k").await.unwrap();
+        let fresh = register.read("k", new.fence());
+        assert!(!register.write("k", stale), "the old holder comes too late");
+        assert!(register.write("k", fresh));
+        new.release().await.unwrap();
+        drop(old);
+    }
+    let tally = register.tally();
+    assert_eq!((tally.fenced_lost(), tally.plain_lost(), tally.refused), (0, 10, 10));
+}
+
+/// t68: an operator takes the lock away: the holder hears by whom at the next renewal, a newer claim
+/// is not hit, and the fence grows.
+#[tokio::test]
+async fn t68_force_release() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let guard = a.lock("k").ttl(Duration::from_secs(2)).await.unwrap();
+    let info = b.inspect("k").await.unwrap().expect("it is held");
+    let seen = info.holders[0].token.expect("ours has one");
+    b.force_release("k", seen, "ann: stuck deploy").await.unwrap();
+    let next = b.lock("k").await.unwrap();
+    assert!(next.fence() > guard.fence());
+    let loss = within("the loss", guard.lost()).await;
+    assert_eq!(loss, Loss::Forced("ann: stuck deploy".into()));
+    assert!(guard.release().await.unwrap_err().is_lost());
+    let again = b.force_release("k", seen, "ann").await.unwrap();
+    assert_eq!(again, tenure_core::Release::NotHeld);
+    assert!(next.is_held() && get(&server, LOCK).is_some());
+}

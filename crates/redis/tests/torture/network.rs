@@ -1,0 +1,314 @@
+//! What networks do to requests and replies.
+
+use std::time::{Duration, Instant};
+
+use tenure_core::Renew;
+use tenure_core::backend::{Attempt, Backend, FaultKind, Loss};
+use tenure_redis::Redis;
+use tenure_testkit::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
+use tenure_testkit::wait::{eventually, lapse, within};
+
+use crate::support::{
+    claim, clients, get, is_freed, locker, locker_through, proxied, pttl, redis_at, requests, whole,
+};
+
+const LOCK: &str = "tenure:lock:k";
+/// So long that no test ends in time because of it: what is freed was undone.
+const LONG: Duration = Duration::from_secs(300);
+const BOTH: [Way; 2] = [Way::Requests, Way::Replies];
+/// What only renewals (and releases by force) name.
+const RENEWAL: &str = "tenure:forced:";
+
+/// t04: a grant whose reply is lost with its connection is resolved by the same token: one lease, of
+/// which one fence is reported.
+#[tokio::test]
+async fn t04_a_lost_reply_is_resolved() {
+    for deed in [Deed::End(Cut::Reset), Deed::End(Cut::Close), Deed::Truncate] {
+        let (server, proxy) = proxied();
+        let (a, b) = (locker_through(&proxy).await, locker(&server).await);
+        proxy.rule(Rule::on(Way::Replies, deed.clone()).containing("granted").once());
+        let tried = within("an answer", a.try_lock("k").ttl(LONG).into_future()).await.unwrap();
+        tried.expect("one attempt is enough").release().await.unwrap();
+        proxy.rule(Rule::on(Way::Replies, deed).containing("granted").once());
+        let guard = within("the lock", a.lock("k").ttl(LONG).into_future()).await.unwrap();
+        assert_eq!(proxy.struck(), 2);
+        assert!(b.try_lock("k").await.unwrap().is_none());
+        assert!(guard.remaining() <= Duration::from_millis(pttl(&server, LOCK).unsigned_abs()));
+        guard.release().await.unwrap();
+        assert_eq!(get(&server, LOCK), None);
+        assert!(b.try_lock("k").await.unwrap().expect("it is free").is_held());
+    }
+}
+
+/// t04: a grant whose reply never comes is unknown to one attempt, resolved by a waiter's next, and
+/// undone if nobody wants it any more.
+#[tokio::test]
+async fn t04_a_swallowed_reply() {
+    let (server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let swallow = || Rule::on(Way::Replies, Deed::Swallow).containing("granted").once();
+    proxy.rule(swallow());
+    assert!(a.try_lock("k").ttl(LONG).await.unwrap_err().is_unknown());
+    is_freed(&server, "k").await;
+    proxy.rule(swallow());
+    let guard = within("the lock", a.lock("k").ttl(LONG).into_future()).await.unwrap();
+    assert!(guard.is_held() && proxy.struck() == 2);
+    guard.release().await.unwrap();
+    is_freed(&server, "k").await;
+}
+
+/// A client of a server that knows the scripts: what it says of one that it does not know names no
+/// claim, so such a reply can be taken for another's.
+async fn warm(proxy: &Proxy) -> Redis {
+    let (store, claim) = (redis_at(&proxy.url()).await, claim("warm", LONG));
+    store.try_acquire(&claim).await.unwrap();
+    store.abandon(&claim).await.unwrap();
+    store
+}
+
+/// t28: an acquire that arrives twice is one lease; the reply too many is taken for nobody's.
+#[tokio::test]
+async fn t28_a_doubled_acquire() {
+    let (server, proxy) = proxied();
+    let (store, doubled) = (warm(&proxy).await, claim("k", LONG));
+    for _ in 0..20 {
+        proxy.rule(Rule::on(Way::Requests, Deed::Twice).containing(LOCK).once());
+        // Another is under way, which the reply too many could be taken for.
+        let other = claim("other", LONG);
+        let answers = tokio::join!(store.try_acquire(&doubled), store.try_acquire(&other));
+        let mut highest = 0;
+        for answer in [answers.0, answers.1] {
+            match answer {
+                Ok(Attempt::Granted(grant)) => highest = highest.max(grant.fence),
+                Ok(Attempt::Held(holder)) => panic!("held by {holder}"),
+                Err(fault) => assert_eq!(fault.kind(), FaultKind::Unknown, "{fault}"),
+            }
+        }
+        let last = get(&server, "tenure:fence").unwrap().parse().unwrap();
+        assert!([0, last].contains(&highest), "{highest} was another's, the last one is {last}");
+        assert!(get(&server, LOCK).is_some_and(|value| value.contains(&doubled.token().expose())));
+        let abandoned = || async { store.abandon(&doubled).await.is_ok() };
+        eventually("the claim to be abandoned", abandoned).await;
+        let abandoned = || async { store.abandon(&other).await.is_ok() };
+        eventually("the other to be abandoned", abandoned).await;
+        assert_eq!(get(&server, LOCK), None);
+    }
+}
+
+/// t27: a reply too many shifts all that follow: none is taken for another's, the connection is
+/// replaced, and what was granted unheard is undone.
+#[tokio::test]
+async fn t27_shifted_replies() {
+    let (server, proxy) = proxied();
+    let store = warm(&proxy).await;
+    let extra =
+        "*4\r\n$32\r\nffffffffffffffffffffffffffffffff\r\n$7\r\ngranted\r\n$1\r\n5\r\n$1\r\n-\r\n";
+    proxy.rule(Rule::on(Way::Replies, Deed::Precede(extra.into())).once());
+    let (one, two) = (claim("one", LONG), claim("two", LONG));
+    let (first, second) = tokio::join!(store.try_acquire(&one), store.try_acquire(&two));
+    for (claim, answer) in [(one, first), (two, second)] {
+        match answer {
+            // Asked again on a new connection: by then it is its own.
+            Ok(Attempt::Granted(grant)) => assert_ne!(grant.fence, 5, "another's reply"),
+            Ok(Attempt::Held(holder)) => panic!("held by {holder}"),
+            Err(fault) => assert_eq!(fault.kind(), FaultKind::Unknown, "{fault}"),
+        }
+        eventually("it to be abandoned", || async { store.abandon(&claim).await.is_ok() }).await;
+        is_freed(&server, claim.key().as_str()).await;
+    }
+    assert!(proxy.accepted() > 1, "the connection was replaced");
+}
+
+/// t45: connections from which nothing comes any more, and that nobody closed, are replaced: by a
+/// request that times out, and for renewals in time to keep the lock.
+#[tokio::test]
+async fn t45_half_open_connections_are_replaced() {
+    let (server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let ttl = Duration::from_secs(6);
+    let guard = a.lock("k").ttl(ttl).await.unwrap();
+    let granted = Instant::now();
+    guard.renew().await.unwrap();
+    let before = clients(&server);
+    assert!(before >= 2, "commands and renewals");
+    for old in proxy.connections() {
+        BOTH.iter().for_each(|way| proxy.rule(Rule::on(*way, Deed::Swallow).of(old)));
+    }
+    let next = within("a lock", a.lock("other").into_future()).await.unwrap();
+    assert!(granted.elapsed() < Duration::from_secs(3), "after one response time-out");
+    eventually("a ttl and more to pass", || async { granted.elapsed() > ttl }).await;
+    assert!(guard.is_held(), "renewed on a new connection");
+    assert!(pttl(&server, LOCK) > 0);
+    assert_eq!(clients(&server), before, "the server was told to close the old ones");
+    next.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// t45: with nothing getting through at all, the holder hears on time, and the lock is had again when
+/// the network is back.
+#[tokio::test]
+async fn t45_a_black_hole_is_a_loss_on_time() {
+    let (_server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let guard = a.lock("k").ttl(Duration::from_secs(1)).await.unwrap();
+    proxy.black_hole(&BOTH);
+    let until = guard.valid_until();
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Expired);
+    assert!(!guard.is_held() && guard.valid_until() <= until.after(Duration::from_secs(1)));
+    proxy.heal();
+    let next = within("the lock", a.lock("k").into_future()).await.unwrap();
+    assert!(next.fence() > guard.fence());
+}
+
+/// t46: a network that swallows the first packet: connecting ends with its time-out, and a bounded
+/// wait with its bound and at most one time-out more.
+#[tokio::test]
+async fn t46_a_black_hole_bounds_connecting_and_waiting() {
+    let (_server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    proxy.black_hole(&BOTH);
+    let started = Instant::now();
+    let wait = Duration::from_millis(600);
+    let error = within("an error", a.lock("k").wait(wait).into_future()).await.unwrap_err();
+    assert!(error.is_timeout() || error.is_unavailable() || error.is_unknown(), "{error:?}");
+    assert!(started.elapsed() < wait + Duration::from_secs(2), "{:?}", started.elapsed());
+    let builder = Redis::builder(&proxy.url()).connect_timeout(Duration::from_millis(300));
+    let error = within("an error", builder.connect()).await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+}
+
+/// t44: a server that closes each connection at once is tried again ever more slowly, however many wait.
+#[tokio::test]
+async fn t44_reconnecting_is_bounded() {
+    let (_server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let _kept = a.lock("kept").await.unwrap();
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    let (before, started) = (proxy.accepted(), Instant::now());
+    let mut waiters = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        waiters.spawn(a.lock(format!("k{number}")).into_future());
+    }
+    lapse(Duration::from_secs(3)).await;
+    // Two connections, each after a pause that doubles up to a second, but half of it by jitter.
+    let most = 2 * (8 + 2 * started.elapsed().as_secs() as usize);
+    let tried = proxy.accepted() - before;
+    assert!((2..=most).contains(&tried), "{tried} connections, at most {most}");
+    proxy.heal();
+    assert!(within("a lock", a.lock("k").into_future()).await.unwrap().is_held());
+}
+
+/// t22: a release overtakes the renewal that is under way: the lock is gone, nothing brings it back,
+/// and nothing is renewed any more.
+#[tokio::test]
+async fn t22_a_release_overtakes_the_renewal() {
+    let (server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let ttl = Duration::from_millis(900);
+    let slow = Deed::Delay(Duration::from_millis(350));
+    let guard = a.lock("k").ttl(ttl).await.unwrap();
+    // So that the server knows the script: else it would be sent a second time, by its text.
+    guard.renew().await.unwrap();
+    proxy.rule(Rule::on(Way::Requests, slow).containing(RENEWAL));
+    eventually("a renewal under way", || async { proxy.struck() == 1 }).await;
+    guard.release().await.unwrap();
+    assert_eq!(get(&server, LOCK), None);
+    lapse(ttl * 3).await;
+    assert_eq!(get(&server, LOCK), None);
+    assert_eq!(proxy.struck(), 1, "no renewal came after it");
+}
+
+/// t23: renewals that never arrive: the lease ends on time by our clock, and not later.
+#[tokio::test]
+async fn t23_renewals_that_never_arrive() {
+    let (server, proxy) = proxied();
+    let (a, b) = (locker_through(&proxy).await, locker(&server).await);
+    proxy.rule(Rule::on(Way::Requests, Deed::Swallow).containing(RENEWAL));
+    let guard = a.lock("k").ttl(Duration::from_secs(1)).await.unwrap();
+    let until = guard.valid_until();
+    let next = within("the rival's turn", b.lock("k").into_future()).await.unwrap();
+    assert!(!guard.is_held() && b.clock().now() >= until);
+    assert_eq!(within("the loss", guard.lost()).await, Loss::Expired);
+    assert!(proxy.struck() > 0 && next.fence() > guard.fence());
+}
+
+/// t56: a ttl that is over before the reply can come is never "held".
+#[tokio::test]
+async fn t56_a_ttl_below_the_round_trip() {
+    let (server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    proxy.rule(Rule::on(Way::Replies, Deed::Delay(Duration::from_millis(120))));
+    let request = a.try_lock("k").ttl(Duration::from_millis(60)).renew(Renew::Off);
+    match within("an answer", request.into_future()).await {
+        Ok(Some(guard)) => assert!(!guard.is_held(), "{:?}", guard.remaining()),
+        Ok(None) => panic!("nobody else holds it"),
+        Err(error) => assert!(error.is_unavailable() || error.is_lost(), "{error:?}"),
+    }
+    is_freed(&server, "k").await;
+}
+
+/// t55, t57, t58: what makes no sense is refused before anything is sent.
+#[tokio::test]
+async fn t55_t57_t58_nothing_is_sent() {
+    let (server, proxy) = proxied();
+    let a = locker_through(&proxy).await;
+    let before = requests(&server);
+    let ttls =
+        [Duration::ZERO, Duration::from_nanos(1), Duration::MAX, LONG + Duration::from_micros(1)];
+    for ttl in ttls {
+        assert!(a.lock("k").ttl(ttl).await.unwrap_err().is_invalid(), "{ttl:?}");
+    }
+    let late = a.lock("k").ttl(LONG).renew(Renew::Every(LONG / 2)).await;
+    assert!(late.unwrap_err().is_invalid());
+    for name in ["", "a\nb", "\u{1b}[2J"] {
+        assert!(a.lock(name).await.unwrap_err().is_invalid());
+    }
+    assert_eq!(requests(&server), before);
+}
+
+/// A server that says `says` of its version, by a proxy that rewrites it.
+async fn refusal(proxy: &Proxy, says: &str) -> String {
+    let (from, to) = ("redis_version:7.0", format!("redis_version:{says}"));
+    proxy.heal();
+    let rewrite = Deed::Rewrite(from.into(), to.into_bytes());
+    proxy.rule(Rule::on(Way::Replies, rewrite).containing(from));
+    let error = within("a refusal", Redis::connect(&proxy.url())).await.unwrap_err();
+    assert!(error.is_unsupported(), "{error:?}");
+    whole(&error)
+}
+
+/// t64: a server that is too old is refused with its version and the least that is needed. (A real
+/// one whose version a proxy rewrites: an old one is not here.)
+#[tokio::test]
+async fn t64_an_old_server_by_a_rewriting_proxy() {
+    let (server, proxy) = proxied();
+    let info = server.client().text(&["INFO", "server"]).unwrap();
+    assert!(info.contains("redis_version:7.0"), "this test rewrites the version of a 7.0: {info}");
+    for old in ["2.8", "3.0", "5.0", "6.0"] {
+        let text = refusal(&proxy, old).await;
+        assert!(text.contains(&format!("its version {old}")), "{text}");
+        assert!(text.contains("6.2 or later is needed"), "{text}");
+    }
+    proxy.heal();
+    // Version 5 does not know this command, and says so in these words.
+    let unknown = Deed::Rewrite(b"HELLO".into(), b"OLLEH".into());
+    proxy.rule(Rule::on(Way::Requests, unknown).containing("HELLO"));
+    let named = Deed::Rewrite(b"'OLLEH'".into(), b"`HELLO`".into());
+    proxy.rule(Rule::on(Way::Replies, named).containing("OLLEH"));
+    let error = within("a refusal", Redis::connect(&proxy.url())).await.unwrap_err();
+    assert!(error.is_unsupported() && whole(&error).contains("6.2"), "{}", whole(&error));
+}
+
+/// t64: the least version that is taken, and its scripts, do their work. (As above.)
+#[tokio::test]
+async fn t64_the_oldest_version_that_is_taken() {
+    let (_server, proxy) = proxied();
+    let rewrite = Deed::Rewrite(b"redis_version:7.0".into(), b"redis_version:6.2".into());
+    proxy.rule(Rule::on(Way::Replies, rewrite).containing("redis_version"));
+    let a = locker_through(&proxy).await;
+    let guard = a.lock("k").ttl(Duration::from_millis(600)).await.unwrap();
+    lapse(Duration::from_millis(900)).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,112 @@
+//! `campaign`: processes that fight for locks under random faults, judged.
+//!
+//! `campaign run` starts a server, the faults and the contenders, prints the figures, and ends with 1
+//! if a promise was broken. `campaign contend` is one contender: `run` starts it.
+
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test program: it prints its figures, and what is unexpected ends it"
+)]
+
+mod contend;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tenure_core::time::UnixMillis;
+use tenure_testkit::campaign::{self, Arena, Elsewhere, Fault, Outcome, Plan, Promise, RedisArena};
+
+/// Processes that fight for locks under random faults, judged.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fight, and judge.
+    Run(Run),
+    /// One contender.
+    Contend(contend::Options),
+}
+
+#[derive(Args)]
+struct Run {
+    /// What all choices follow from; without it, the clock.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long faults go on, in seconds.
+    #[arg(long, default_value_t = 60)]
+    secs: u64,
+    /// How many processes fight at a time.
+    #[arg(long)]
+    processes: Option<usize>,
+    /// How many tasks each of them has.
+    #[arg(long)]
+    tasks: Option<usize>,
+    /// Fight on this server, of any engine, instead of one of our own: only contenders are struck.
+    #[arg(long, conflicts_with = "kind")]
+    url: Option<String>,
+    /// Which faults; without it, first those that keep data and then those that destroy it.
+    kind: Option<Kind>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Faults that keep the server's data.
+    Keep,
+    /// Faults that destroy the server's data.
+    Destroy,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Contend(options) => {
+            contend::run(options);
+            ExitCode::SUCCESS
+        }
+        Command::Run(options) => match fight(&options) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    }
+}
+
+/// Whether every promise was kept.
+fn fight(options: &Run) -> bool {
+    if let Some(url) = &options.url {
+        return is_kept(&Elsewhere::at(url), &[], &plan(options, Promise::Everything));
+    }
+    let wanted = |kind| options.kind.is_none_or(|only| only == kind);
+    let keep = !wanted(Kind::Keep) || {
+        let plan = plan(options, Promise::Everything);
+        is_kept(&RedisArena::persistent(), &RedisArena::KEEP, &plan)
+    };
+    let destroy = !wanted(Kind::Destroy) || {
+        let plan = plan(options, Promise::Order);
+        is_kept(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan)
+    };
+    keep && destroy
+}
+
+fn plan(options: &Run, promise: Promise) -> Plan {
+    let seed = options.seed.unwrap_or_else(|| UnixMillis::now().0);
+    println!("--seed {seed} repeats the choices of this run, not its timing");
+    let program = std::env::current_exe().expect("a program knows where it is");
+    let mut plan = Plan::new(seed, Duration::from_secs(options.secs), promise, program);
+    plan.processes = options.processes.unwrap_or(plan.processes);
+    plan.tasks = options.tasks.unwrap_or(plan.tasks);
+    plan
+}
+
+fn is_kept<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> bool {
+    let outcome: Outcome = campaign::run(arena, faults, plan);
+    println!("{outcome}");
+    if !outcome.is_kept() {
+        println!("BROKEN: {}", outcome.complaint());
+    }
+    outcome.is_kept()
+}

@@ -1,0 +1,184 @@
+//! Processes that fight for a few keys while random faults strike, and the verdict on what they did.
+//!
+//! In: an [`Arena`] (a server and the way to it), the [`Fault`]s to strike with, and a [`Plan`]. Out:
+//! an [`Outcome`] with every figure that is worth publishing.
+//!
+//! The contenders are programs (`campaign contend`), so that they can be stopped and killed; each
+//! writes a history, all on one clock. Two threads strike: one at server and network, one at the
+//! contenders. A seed repeats the choices of a run, not its timing.
+//!
+//! Faults that keep the server's data and faults that destroy it never mix: after the first kind
+//! everything must hold, after the second two may have held at once ([`Promise`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `arena.rs` | what a backend brings |
+//! | `redis.rs` | one Redis server behind a proxy |
+//! | `field.rs` | the contenders |
+//! | `orphans.rs` | locks at the server that nobody relies on any more |
+//! | `outcome.rs` | figures |
+
+mod arena;
+mod field;
+mod orphans;
+mod outcome;
+mod redis;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::dice::Dice;
+use crate::history;
+use crate::judge::{Judge, Reached};
+use crate::wait::{DEADLINE, pass};
+
+pub use arena::{Arena, Elsewhere, Fault, Strike};
+pub use orphans::Orphans;
+pub use outcome::{Outcome, Promise};
+pub use redis::RedisArena;
+
+use field::Field;
+use orphans::Watch;
+
+/// The ttls that contenders pick from: short, so that many run out; the longest bounds how long a
+/// key may stay closed.
+pub const TTLS: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_millis(500), TTL_LONGEST];
+/// The longest of [`TTLS`].
+pub const TTL_LONGEST: Duration = Duration::from_millis(1_500);
+/// What may come on top of a ttl before a key is had again: finding a new connection, a slow machine.
+const A_LITTLE: Duration = Duration::from_secs(4);
+/// The pause between two faults.
+const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(400)];
+
+/// Whether contenders are struck too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contenders {
+    /// They are left alone.
+    Spared,
+    /// They are stopped, continued and killed.
+    Struck,
+}
+
+/// How a campaign is fought.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What all choices follow from.
+    pub seed: u64,
+    /// How long faults go on.
+    pub time: Duration,
+    /// How many processes fight at a time.
+    pub processes: usize,
+    /// How many tasks each of them has.
+    pub tasks: usize,
+    /// What they fight for.
+    pub keys: Vec<String>,
+    /// Whether they are struck too.
+    pub contenders: Contenders,
+    /// What must hold.
+    pub promise: Promise,
+    /// The program that can `contend`.
+    pub program: PathBuf,
+}
+
+impl Plan {
+    /// Four processes of three tasks on three keys.
+    pub fn new(seed: u64, time: Duration, promise: Promise, program: impl Into<PathBuf>) -> Self {
+        // Who is stopped hears late of a loss: where that latency is measured, nobody is.
+        let contenders = match promise {
+            Promise::Everything => Contenders::Struck,
+            Promise::Order => Contenders::Spared,
+        };
+        let keys = ["x", "y", "z"].map(String::from).into();
+        let program = program.into();
+        Plan { seed, time, processes: 4, tasks: 3, keys, contenders, promise, program }
+    }
+}
+
+/// How often each fault struck.
+pub(crate) type Counts = BTreeMap<&'static str, u64>;
+
+/// Fights, and judges.
+///
+/// # Panics
+///
+/// If a contender ends by itself, or what they wrote cannot be read.
+pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
+    let mut dice = Dice::new(plan.seed);
+    let mut field = Field::new(&arena.url(), plan, &mut dice);
+    let recorder = field.recorder().clone();
+    let watch = Watch::new(&plan.keys);
+    let over = AtomicBool::new(false);
+    let end = Instant::now() + plan.time;
+    let mut server_dice = Dice::new(dice.roll());
+    let (counts, reached, leftovers) = std::thread::scope(|scope| {
+        scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
+        let striking = scope.spawn(|| {
+            let mut strike = Strike::new(&mut server_dice, &plan.keys, &recorder);
+            strike_until(end, faults, arena, &mut strike)
+        });
+        let mut counts = field.strike_until(end, plan.contenders, &mut dice);
+        counts.extend(striking.join().expect("the faults can be made"));
+        arena.heal();
+        let reached = field.all_move_again(TTL_LONGEST + A_LITTLE);
+        field.end();
+        let leftovers = leftovers(arena);
+        over.store(true, Ordering::Relaxed);
+        (counts, reached, leftovers)
+    });
+    outcome(plan, &field, counts, reached, leftovers, &watch)
+}
+
+fn outcome(
+    plan: &Plan,
+    field: &Field,
+    faults: Counts,
+    reached: Vec<Reached>,
+    leftovers: Vec<String>,
+    watch: &Watch,
+) -> Outcome {
+    let history = history::read_dir(&field.histories()).expect("the histories can be read");
+    let orphans = watch.orphans(&history);
+    let recovered = reached.iter().filter_map(|fact| fact.after).max();
+    let verdict = Judge::new(history).register(field.tally()).reached(reached).verdict();
+    Outcome {
+        seed: plan.seed,
+        time: plan.time,
+        promise: plan.promise,
+        faults,
+        verdict,
+        recovered,
+        orphans,
+        leftovers,
+    }
+}
+
+fn strike_until<A: Arena>(
+    end: Instant,
+    faults: &[Fault<A>],
+    arena: &A,
+    strike: &mut Strike<'_>,
+) -> Counts {
+    let mut counts = Counts::new();
+    while Instant::now() < end && !faults.is_empty() {
+        pass(strike.dice.between(PAUSE[0], PAUSE[1]));
+        let fault = strike.dice.pick(faults);
+        fault.strike(arena, strike);
+        *counts.entry(fault.name()).or_default() += 1;
+    }
+    counts
+}
+
+/// What the server still keeps after the longest ttl, with everybody gone.
+fn leftovers<A: Arena>(arena: &A) -> Vec<String> {
+    let patience = Instant::now() + (TTL_LONGEST + A_LITTLE).min(DEADLINE);
+    loop {
+        let left = arena.leftovers();
+        if left.is_empty() || Instant::now() > patience {
+            return left;
+        }
+        pass(PAUSE[0]);
+    }
+}

@@ -1,0 +1,90 @@
+//! What a campaign came to, in figures that can be published.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Counts;
+use super::orphans::Orphans;
+use super::{A_LITTLE, TTL_LONGEST};
+use crate::judge::Verdict;
+
+/// What must hold after the faults of a campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Everything: the faults keep the server's data.
+    Everything,
+    /// The order of fences, the fenced register, and that keys can be had again: the faults destroy
+    /// the server's data, and two may hold one key until the first hears of it.
+    Order,
+}
+
+/// What happened, and what it was worth.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// What repeats the choices.
+    pub seed: u64,
+    /// How long faults went on.
+    pub time: Duration,
+    /// What had to hold.
+    pub promise: Promise,
+    /// How often each fault struck.
+    pub faults: Counts,
+    /// The judge's.
+    pub verdict: Verdict,
+    /// How long after the faults the last key was had again.
+    pub recovered: Option<Duration>,
+    /// Locks that nobody relied on.
+    pub orphans: Orphans,
+    /// What the server kept when all was over.
+    pub leftovers: Vec<String>,
+}
+
+impl Outcome {
+    /// Whether everything held that had to.
+    pub fn is_kept(&self) -> bool {
+        let judged = match self.promise {
+            Promise::Everything => self.verdict.is_clean(),
+            Promise::Order => self.verdict.is_ordered(),
+        };
+        judged && self.leftovers.is_empty() && self.orphans.longest <= TTL_LONGEST + A_LITTLE
+    }
+
+    /// Fails the test unless everything held that had to.
+    ///
+    /// # Panics
+    ///
+    /// With all figures and the first offence.
+    #[track_caller]
+    pub fn assert_kept(&self) {
+        assert!(self.is_kept(), "{self}\n{}", self.complaint());
+    }
+
+    /// The first offence that counts, in words.
+    pub fn complaint(&self) -> String {
+        let forgiven = self.promise == Promise::Order;
+        let first = self.verdict.first_offence(forgiven).map(ToString::to_string);
+        first.unwrap_or_else(|| format!("left at the server: {:?}", self.leftovers))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { seed, time, faults, verdict, orphans, .. } = self;
+        let kind = match self.promise {
+            Promise::Everything => "keep",
+            Promise::Order => "destroy",
+        };
+        writeln!(f, "seed {seed}, {time:.0?} of faults that {kind} data")?;
+        write!(f, "faults {}:", faults.values().sum::<u64>())?;
+        let mut listed = faults.iter().map(|(name, count)| format!(" {name} {count}"));
+        write!(f, "{}", listed.next().unwrap_or_default())?;
+        listed.try_for_each(|one| write!(f, ",{one}"))?;
+        write!(f, "\n{verdict}")?;
+        if let Some(recovered) = self.recovered {
+            write!(f, ", the last {recovered:.1?} after the faults")?;
+        }
+        write!(f, "\nlongest orphan {:.1?} of {} claims seen", orphans.longest, orphans.seen)?;
+        write!(f, " at the server, ttl up to {TTL_LONGEST:?}; left over {}", self.leftovers.len())
+    }
+}

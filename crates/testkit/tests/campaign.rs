@@ -1,0 +1,61 @@
+//! Short campaigns, with fixed seeds. `cargo xtask torture` fights longer ones.
+
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "test code; the figures are worth reading"
+)]
+
+use std::time::Duration;
+
+use tenure_testkit::campaign::{self, Elsewhere, Outcome, Plan, Promise, RedisArena};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_campaign");
+/// How long faults go on.
+const TIME: Duration = Duration::from_secs(6);
+
+fn is_kept(outcome: &Outcome) {
+    println!("{outcome}");
+    outcome.assert_kept();
+    assert!(outcome.verdict.grants > 50, "too little happened to prove anything");
+    assert!(outcome.faults.values().sum::<u64>() > 10, "too little went wrong to prove anything");
+}
+
+/// A1, A5, A19, A22: under faults of clients, network and a server that keeps its data, nobody
+/// overlaps, fences rise, no fenced update is lost, and every key is had again.
+#[test]
+fn a_campaign_that_keeps_data_is_clean() {
+    let plan = Plan::new(3, TIME, Promise::Everything, PROGRAM);
+    is_kept(&campaign::run(&RedisArena::persistent(), &RedisArena::KEEP, &plan));
+}
+
+/// t09, t11, t15: under faults that destroy the server's data, fences still rise, no fenced update
+/// is lost, and holders hear of their loss.
+#[test]
+fn a_campaign_that_destroys_data_is_ordered() {
+    let plan = Plan::new(4, TIME, Promise::Order, PROGRAM);
+    let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
+    is_kept(&outcome);
+    assert!(outcome.verdict.latencies.count() > 0, "somebody heard of a loss");
+}
+
+/// A campaign can be fought on any engine: here with stops and kills on `file:`.
+#[test]
+fn a_campaign_elsewhere_is_clean() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let arena = Elsewhere::at(format!("file:{}", dir.path().join("locks").display()));
+    let plan = Plan::new(6, TIME / 2, Promise::Everything, PROGRAM);
+    let outcome = campaign::run(&arena, &[], &plan);
+    println!("{outcome}");
+    outcome.assert_kept();
+}
+
+/// The judge is not blind: the same faults under the promise that they break make it complain.
+#[test]
+fn a_broken_promise_is_found() {
+    let mut plan = Plan::new(5, TIME / 2, Promise::Order, PROGRAM);
+    plan.promise = Promise::Everything;
+    let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
+    assert!(!outcome.is_kept(), "{outcome}");
+    assert!(outcome.complaint().starts_with("two holders at once"), "{}", outcome.complaint());
+}
