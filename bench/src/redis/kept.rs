@@ -1,4 +1,5 @@
-//! 10,000 held locks: what keeping them costs, and that it takes no more connections than one.
+//! 10,000 held locks: what keeping them costs, and that it takes no more sockets than one. (Those are our
+//! connections, and one that the runtime of the background thread has for itself.)
 
 use crate::bench::Run;
 use crate::error::Error;
@@ -8,7 +9,7 @@ use crate::report::{Figure, Measure};
 use crate::usage::sockets;
 
 pub(crate) const HELD: &str = "held/10000";
-pub(crate) const CONNECTIONS: &str = "connections/10000";
+pub(crate) const SOCKETS: &str = "sockets/10000";
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
     let before = sockets()?;
@@ -24,6 +25,6 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, E
     one.release().await?;
     Ok(vec![
         Figure { name: HELD, measure: kept?, bar: held::BAR },
-        Figure { name: CONNECTIONS, measure: Measure::Count { ours, bare }, bar: 1.0 },
+        Figure { name: SOCKETS, measure: Measure::Count { ours, bare }, bar: 1.0 },
     ])
 }

@@ -35,7 +35,7 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     uncontended(&["unfenced/64"], 64, Fencing::Off, 1.15),
     uncontended(&["unfenced/512"], 512, Fencing::Off, 1.15),
     Entry { names: &[requests::NAME], kind: Kind::Requests },
-    Entry { names: &[kept::HELD, kept::CONNECTIONS], kind: Kind::Kept },
+    Entry { names: &[kept::HELD, kept::SOCKETS], kind: Kind::Kept },
 ];
 
 const fn uncontended(

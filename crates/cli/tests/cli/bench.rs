@@ -15,7 +15,7 @@ const ON_REDIS: [(&str, f64); 8] = [
     ("unfenced/512", 1.15),
     ("requests/cycle", 1.0),
     ("held/10000", 0.03),
-    ("connections/10000", 1.0),
+    ("sockets/10000", 1.0),
 ];
 
 fn bench(server: &RedisServer, args: &[&str]) -> Done {
@@ -57,12 +57,12 @@ fn json_of_a_redis_server() {
     assert_eq!(keys(&server), Reply::Many(vec![]));
 }
 
-/// What does not depend on time is exact: two requests for a cycle, and as many connections for ten
+/// What does not depend on time is exact: two requests for a cycle, and as many sockets for ten
 /// thousand locks as for one.
 #[test]
 fn counts_are_exact() {
     let server = RedisServer::start();
-    for name in ["requests/cycle", "connections/10000"] {
+    for name in ["requests/cycle", "sockets/10000"] {
         let run = bench(&server, &["--json", "--only", name]);
         let report: Value = serde_json::from_str(&run.out).unwrap();
         assert_eq!(report["results"].as_array().unwrap().len(), 1, "{run:?}");
