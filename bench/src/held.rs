@@ -1,42 +1,64 @@
 //! 10,000 held leases of 30 s over three renewal periods: what keeping them costs.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::report::{Figure, Report};
+use tenure::{Guard, Locker};
+use tokio::task::JoinSet;
 
-const LEASES: usize = 10_000;
-/// Three renewals of a ttl of 30 s.
-const SPAN: Duration = Duration::from_secs(30);
+use crate::bench::Run;
+use crate::error::Error;
+use crate::report::Measure;
+use crate::rounds::micros;
+use crate::usage::cpu_time;
 
-pub async fn measure(report: &mut Report) -> Result<(), Box<dyn std::error::Error>> {
-    const NAME: &str = "held/10000";
-    if !report.wants(NAME) {
-        return Ok(());
-    }
-    let locker = tenure::connect("memory:held").await?;
+pub(crate) const LEASES: usize = 10_000;
+/// The most of a core that keeping them may take.
+pub(crate) const BAR: f64 = 0.03;
+/// How many are asked for, or given back, at once.
+const AT_ONCE: usize = 500;
+
+/// Takes them all.
+pub(crate) async fn take(run: &Run<'_>, locker: &Locker) -> Result<Vec<Guard>, Error> {
     let mut guards = Vec::with_capacity(LEASES);
-    for number in 0..LEASES {
-        guards.push(locker.lock(format!("held:{number}")).await?);
+    while guards.len() < LEASES {
+        run.must_go_on()?;
+        let mut tasks = JoinSet::new();
+        for number in guards.len()..guards.len() + AT_ONCE {
+            let locker = locker.clone();
+            tasks.spawn(async move { locker.lock(format!("held:{number}")).await });
+        }
+        for guard in tasks.join_all().await {
+            guards.push(guard?);
+        }
     }
-    let (started, before) = (Instant::now(), cpu_time());
-    tokio::time::sleep(SPAN).await;
-    let busy = (cpu_time() - before).as_secs_f64() / started.elapsed().as_secs_f64();
-    let alive = guards.iter().filter(|guard| guard.is_held()).count();
-    if alive != LEASES {
-        return Err(format!("only {alive} of {LEASES} leases were kept").into());
-    }
-    report.add(Figure {
-        name: NAME,
-        ours: busy * 100.0,
-        bare: None,
-        unit: "% of a core",
-        bar: 3.0,
-    });
-    Ok(())
+    Ok(guards)
 }
 
-/// What this process has used of the processor.
-pub fn cpu_time() -> Duration {
-    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec as u32)
+/// What keeping them takes of a core.
+pub(crate) async fn keep(run: &Run<'_>, guards: &[Guard]) -> Result<Measure, Error> {
+    let (started, before) = (Instant::now(), cpu_time());
+    run.sleep(run.size().hold()).await?;
+    let (elapsed, used) = (started.elapsed(), cpu_time() - before);
+    let (alive, all) = (guards.iter().filter(|guard| guard.is_held()).count(), guards.len());
+    if alive != all {
+        return Err(Error::surprise(format!("only {alive} of {all} leases were kept")));
+    }
+    Ok(Measure::Cpu { ours: micros(used) / elapsed.as_secs_f64() })
+}
+
+/// Gives them all back.
+pub(crate) async fn give_back(guards: Vec<Guard>) -> Result<(), Error> {
+    let mut guards = guards.into_iter();
+    loop {
+        let mut tasks = JoinSet::new();
+        for guard in guards.by_ref().take(AT_ONCE) {
+            tasks.spawn(guard.release());
+        }
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        for released in tasks.join_all().await {
+            released?;
+        }
+    }
 }

@@ -1,84 +1,177 @@
 //! Figures, and how they are shown.
+//!
+//! The JSON is a promise: fields may be added, none changes its meaning without a new `schema`.
 
-use std::io::Write;
+use std::fmt;
 
-/// One figure: what we cost, what the bare thing costs, and the bar.
-pub struct Figure {
-    pub name: &'static str,
-    pub ours: f64,
-    pub bare: Option<f64>,
-    pub unit: &'static str,
-    pub bar: f64,
+use serde::Serialize;
+
+/// The version of the JSON.
+const SCHEMA: u32 = 1;
+const HEAD: [&str; COLUMNS] =
+    ["FIGURE", "OURS", "BARE", "RATIO", "SPREAD", "BAR", "CPU", "CPU BARE", ""];
+const COLUMNS: usize = 9;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) enum Measure {
+    /// What one cycle takes, and between which ratios the middle half of the rounds lies.
+    Time { ours: Cycle, bare: Cycle, spread: (f64, f64) },
+    /// What we use of the processors, in µs per second.
+    Cpu { ours: f64 },
+    /// How often something happens.
+    Count { ours: f64, bare: f64 },
+    /// A time in µs that nothing bare is beside.
+    Alone { ours: f64 },
 }
 
+/// What one cycle takes, in µs: by the clock, and of this process's processors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cycle {
+    pub(crate) took: f64,
+    pub(crate) cpu: f64,
+}
+
+/// One figure and its bar.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) measure: Measure,
+    pub(crate) bar: f64,
+}
+
+/// A core's second, in µs: what our use of the processors is compared with.
+const CORE: f64 = 1e6;
+
 impl Figure {
-    /// What is compared with the bar: the ratio, or the figure itself where nothing is bare.
-    fn measure(&self) -> f64 {
-        self.bare.map_or(self.ours, |bare| self.ours / bare)
+    fn ratio(&self) -> Option<f64> {
+        match self.measure {
+            Measure::Time { ours, bare, .. } => Some(ours.took / bare.took),
+            Measure::Count { ours, bare } => Some(ours / bare),
+            Measure::Cpu { ours } => Some(ours / CORE),
+            Measure::Alone { .. } => None,
+        }
     }
 
+    /// In µs, where it is a time.
+    fn ours_us(&self) -> Option<f64> {
+        match self.measure {
+            Measure::Time { ours, .. } => Some(ours.took),
+            Measure::Cpu { ours } | Measure::Alone { ours } => Some(ours),
+            Measure::Count { .. } => None,
+        }
+    }
+
+    fn bare_us(&self) -> Option<f64> {
+        match self.measure {
+            Measure::Time { bare, .. } => Some(bare.took),
+            Measure::Cpu { .. } => Some(CORE),
+            Measure::Count { .. } | Measure::Alone { .. } => None,
+        }
+    }
+
+    /// The bar is one for the ratio, or for our time where nothing is bare.
     fn is_met(&self) -> bool {
-        self.measure() <= self.bar
+        self.ratio().or(self.ours_us()).is_some_and(|measured| measured <= self.bar)
     }
 
-    fn row(&self) -> String {
-        let bare = self.bare.map_or("-".into(), |bare| format!("{bare:.2}"));
-        let ratio = self.bare.map_or("-".into(), |_| format!("{:.2}", self.measure()));
-        let met = if self.is_met() { "met" } else { "MISSED" };
-        let (name, ours, unit, bar) = (self.name, self.ours, self.unit, self.bar);
-        format!("{name:<28} {ours:>10.2} {bare:>10} {unit:<14} {ratio:>7} {bar:>7.2}  {met}")
+    fn row(&self) -> [String; COLUMNS] {
+        let none = || "-".to_string();
+        let (ours, bare) = match self.measure {
+            Measure::Time { ours, bare, .. } => (micros(ours.took), micros(bare.took)),
+            Measure::Cpu { ours } => (format!("{:.2} %", ours / CORE * 100.0), "a core".into()),
+            Measure::Count { ours, bare } => (format!("{ours:.2}"), format!("{bare:.2}")),
+            Measure::Alone { ours } => (micros(ours), none()),
+        };
+        let [spread, cpu, cpu_bare] = match self.measure {
+            Measure::Time { ours, bare, spread: (low, high) } => {
+                [format!("{low:.2}–{high:.2}"), micros(ours.cpu), micros(bare.cpu)]
+            }
+            _ => [none(), none(), none()],
+        };
+        let ratio = self.ratio().map_or_else(none, |ratio| format!("{ratio:.2}"));
+        let bar = self.ratio().map_or_else(|| micros(self.bar), |_| format!("{:.2}", self.bar));
+        let met = if self.is_met() { "" } else { "missed" };
+        [self.name.into(), ours, bare, ratio, spread, bar, cpu, cpu_bare, met.into()]
     }
+}
 
-    fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "name": self.name, "ours": self.ours, "bare": self.bare, "unit": self.unit,
-            "ratio": self.bare.map(|_| self.measure()), "bar": self.bar, "met": self.is_met(),
-        })
+fn micros(time: f64) -> String {
+    match time {
+        time if time < 1e3 => format!("{time:.2} µs"),
+        time => format!("{:.2} ms", time / 1e3),
     }
 }
 
 /// All figures of a run.
+#[derive(Clone, Debug)]
 pub struct Report {
-    only: String,
+    backend: &'static str,
     figures: Vec<Figure>,
 }
 
 impl Report {
-    pub fn new(only: String) -> Self {
-        Report { only, figures: Vec::new() }
+    pub(crate) fn new(backend: &'static str) -> Self {
+        Report { backend, figures: Vec::new() }
     }
 
-    /// Whether a figure is asked for.
-    pub fn wants(&self, name: &str) -> bool {
-        name.contains(&self.only)
+    pub(crate) fn add(&mut self, figures: impl IntoIterator<Item = Figure>) {
+        self.figures.extend(figures);
     }
 
-    pub fn add(&mut self, figure: Figure) {
-        eprintln!("{}", figure.row());
-        self.figures.push(figure);
+    /// The names of the figures whose bar was missed.
+    pub fn missed(&self) -> Vec<&'static str> {
+        let missed = self.figures.iter().filter(|figure| !figure.is_met());
+        missed.map(|figure| figure.name).collect()
     }
 
-    pub fn is_met(&self) -> bool {
-        self.figures.iter().all(Figure::is_met)
-    }
-
-    pub fn print(&self, json: bool) -> std::io::Result<()> {
-        let mut out = std::io::stdout().lock();
-        if json {
-            let results: Vec<_> = self.figures.iter().map(Figure::json).collect();
-            return writeln!(out, "{}", serde_json::json!({"schema": 1, "results": results}));
+    /// One line of JSON. `ratio` is ours ÷ bare; `bar` is the most that it may be, or, where `ratio` is
+    /// `null`, the most that `ours_us` may be. What is counted has no time.
+    pub fn json(&self) -> String {
+        #[derive(Serialize)]
+        struct Listing {
+            schema: u32,
+            backend: &'static str,
+            results: Vec<Result>,
         }
-        writeln!(
-            out,
-            "{:<28} {:>10} {:>10} {:<14} {:>7} {:>7}",
-            "figure", "ours", "bare", "unit", "ratio", "bar"
-        )?;
-        self.figures.iter().try_for_each(|figure| writeln!(out, "{}", figure.row()))
+        #[derive(Serialize)]
+        struct Result {
+            name: &'static str,
+            ratio: Option<f64>,
+            ours_us: Option<f64>,
+            bare_us: Option<f64>,
+            bar: f64,
+        }
+        let results = self.figures.iter().map(|figure| Result {
+            name: figure.name,
+            ratio: figure.ratio(),
+            ours_us: figure.ours_us(),
+            bare_us: figure.bare_us(),
+            bar: figure.bar,
+        });
+        let listing = Listing { schema: SCHEMA, backend: self.backend, results: results.collect() };
+        // Strings and numbers: there is nothing that could go wrong.
+        serde_json::to_string(&listing).unwrap_or_default() + "\n"
     }
 }
 
-/// The middle one.
-pub fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+/// A table for people.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = HEAD.map(String::from);
+        let rows: Vec<_> =
+            std::iter::once(head).chain(self.figures.iter().map(Figure::row)).collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+        let widths: Vec<usize> = (0..HEAD.len()).map(|column| width(column).unwrap_or(0)).collect();
+        rows.iter().try_for_each(|row| writeln!(f, "{}", line(row, &widths)))
+    }
+}
+
+/// Names to the left, figures to the right.
+fn line(row: &[String; COLUMNS], widths: &[usize]) -> String {
+    let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
+        0 => format!("{cell:<width$}"),
+        _ => format!("  {cell:>width$}"),
+    });
+    cells.collect::<String>().trim_end().into()
 }

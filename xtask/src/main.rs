@@ -31,9 +31,9 @@ fn main() -> ExitCode {
             times.parse().map_err(|_| format!("`{times}` is no number")).and_then(test)
         }
         ["setup"] => packages::install(),
-        ["bench", rest @ ..] => {
-            cargo(&[&["run", "--release", "-p", "tenure-bench", "--"], rest].concat())
-        }
+        ["bench", rest @ ..] => cargo(
+            &[&["run", "--release", "-p", "tenure-cli", "--", "bench", "--check"], rest].concat(),
+        ),
         ["model", rest @ ..] => {
             cargo(&[&["run", "--release", "-p", "tenure-model", "--"], rest].concat())
         }

@@ -79,6 +79,8 @@ pub(crate) enum Command {
     /// Show who holds a lock and who waits for it
     #[command(after_help = LOOK_AFTER_HELP)]
     Show(ShowArgs),
+    /// Measure what locks cost here, beside what the bare commands cost
+    Bench(BenchArgs),
     /// Print a script that teaches a shell to complete `tenure`, live keys included
     Completions(CompletionsArgs),
 }
@@ -237,6 +239,40 @@ pub(crate) struct ShowArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_AFTER_HELP)]
+pub(crate) struct BenchArgs {
+    /// Only figures whose name contains this, such as uncontended or held/10000
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) only: String,
+    /// How many rounds of each side make a median
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// A glance: a tenth of the time or less, and rough figures
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// End with 1 if a bar is missed
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Used by the bench itself: be one of the processes that fight for a lock.
+    #[arg(long, hide = true, value_name = "URL")]
+    pub(crate) contender: Option<String>,
+}
+
+const BENCH_AFTER_HELP: &str = "\
+A figure is ours, what the bare thing costs, and their ratio: medians of rounds in turn, in this run,
+with metrics and logs on. On redis: the bare thing is the same driver with SET NX PX and a script that
+compares and deletes. Keys are under a prefix of the run's own and gone afterwards, also after Ctrl-C.
+Without a server: the embedded engines, in a space of their own.
+Exit status: 0, whatever the figures; else
+    1  a bar was missed (--check)
+   69  backend unreachable
+   64  usage
+ 128+N  signal N ended it";
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {

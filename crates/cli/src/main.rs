@@ -22,6 +22,8 @@ mod ls; // `tenure ls`
 mod show; // `tenure show`
 mod view; // what both show, as values and as JSON
 
+mod bench; // `tenure bench`
+
 mod output; // every line for people
 mod talk; // how lines reach them
 mod status; // outcomes, exit statuses, the status file
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::release(args, &cli.everywhere, &mut talk),
         Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
         Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
+        Command::Bench(args) => bench::bench(args, &cli.everywhere, &mut talk),
         Command::Completions(args) => complete::script(args, &mut talk),
     };
     talk.finish();

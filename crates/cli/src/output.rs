@@ -29,6 +29,21 @@ pub(crate) fn memory_excludes_nobody() -> String {
     "tenure: memory: is shared with no other process, nothing is excluded".into()
 }
 
+/// Said once where a bench is of the engines and not of the place that was named.
+pub(crate) fn bench_elsewhere(url: &str) -> String {
+    format!("tenure: embedded engines are measured in a space of their own, not in {}", escape(url))
+}
+
+/// Which figures are worse than promised.
+pub(crate) fn bars_missed(names: &[&str]) -> String {
+    format!("tenure: missed: {}", names.join(", "))
+}
+
+/// A signal ended the bench.
+pub(crate) fn bench_stopped() -> String {
+    "tenure: stopped, nothing is left behind".into()
+}
+
 /// What stands in the way, as far as it is known.
 pub(crate) fn waiting(key: &str, holder: Option<&Holder>, place: Option<u64>) -> String {
     let mut parts: Vec<String> = holder.map(obstacle).unwrap_or_default();

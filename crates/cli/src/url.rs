@@ -61,7 +61,7 @@ impl Source {
 impl Place {
     /// The place that flags, environment or, failing both, the user's id name.
     pub(crate) fn find(flags: &Everywhere) -> Result<Self, Trouble> {
-        match Self::named(flags, |name| std::env::var_os(name))? {
+        match Self::if_named(flags)? {
             Some(place) => Ok(place),
             None => Self::default_place(),
         }
@@ -95,6 +95,16 @@ impl Place {
             return Err(source.blamed(Trouble::usage("the URL is empty")));
         }
         Ok(Place { url: url.trim().into(), source })
+    }
+
+    /// The place that flags or environment name, for those who need none.
+    pub(crate) fn if_named(flags: &Everywhere) -> Result<Option<Self>, Trouble> {
+        Self::named(flags, |name| std::env::var_os(name))
+    }
+
+    /// The URL with its password: for whoever connects, not for readers.
+    pub(crate) fn secret(&self) -> &str {
+        &self.url
     }
 
     fn default_place() -> Result<Self, Trouble> {

@@ -147,7 +147,10 @@ fn settle(
     let fence = lease.fence();
     let hold = lead.settle(ask, lease, fence)?;
     engine.reschedule(&hold.lease);
-    engine.take_note_of_loss(&ask.key);
+    // Told before the grant arrived: rare, and not worth a look at the gate otherwise.
+    if hold.lease.claim().loss().is_some() {
+        engine.take_note_of_loss(&ask.key);
+    }
     Ok(hold)
 }
 

@@ -38,13 +38,39 @@ impl Token {
 
     /// The token as 32 hexadecimal digits. A secret: keep it out of logs.
     pub fn expose(self) -> String {
-        format!("{:032x}", self.0)
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+        let bytes = self.0.to_be_bytes().into_iter();
+        bytes.flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
     }
 
     /// Reads what [`expose`](Self::expose) wrote; `None` if it is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
         u128::from_str_radix(text, 16).ok().filter(|_| hex).map(Token)
+    }
+}
+
+/// Tokens in stock: the system is asked for many at once, since asking costs more than one is worth.
+/// Not for a forked child, who would have the same.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    stock: Mutex<Vec<Token>>,
+}
+
+/// How many are asked for at once: what the system gives without being interrupted.
+const STOCK: usize = 16;
+
+impl Tokens {
+    /// One that was never given before.
+    pub(crate) fn next(&self) -> Result<Token, getrandom::Error> {
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        if stock.is_empty() {
+            let mut bytes = [[0; 16]; STOCK];
+            getrandom::fill(bytes.as_flattened_mut())?;
+            stock.extend(bytes.map(|bytes| Token(u128::from_be_bytes(bytes))));
+        }
+        stock.pop().map_or_else(Token::random, Ok)
     }
 }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, Capabilities, Fault, FaultKind, Loss, Release, Renewal, Then};
-use crate::claim::{Claim, Terms, Token};
+use crate::claim::{Claim, Terms, Tokens};
 use crate::error::Error;
 use crate::gate::{Gates, Lead};
 use crate::key::Key;
@@ -25,7 +25,7 @@ use crate::lease::{Ended, Lease};
 use crate::observe::Observe;
 use crate::options::Options;
 use crate::renewal::{self, Listener, Schedule};
-use crate::time::{Clock, Time};
+use crate::time::{Bounds, Clock, Time};
 
 /// The longest that one call to a backend may take before it counts as unanswered. Backends have
 /// shorter time-outs of their own; this one is for those that fail to keep them.
@@ -43,6 +43,8 @@ pub(crate) struct Engine {
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) closing: CancellationToken,
     pub(crate) observe: Observe,
+    bounds: Bounds,
+    tokens: Tokens,
     background: OnceLock<Background>,
     starting: Mutex<()>,
     pid: u32,
@@ -64,6 +66,8 @@ impl fmt::Debug for Engine {
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, defaults: Options) -> Arc<Self> {
         Arc::new(Engine {
+            bounds: Bounds::new(backend.clock()),
+            tokens: Tokens::default(),
             clock: backend.clock(),
             can: backend.capabilities(),
             backend,
@@ -126,7 +130,7 @@ impl Engine {
         if self.is_forked() {
             return Err(Error::forked(key));
         }
-        let token = Token::random().map_err(|error| {
+        let token = self.tokens.next().map_err(|error| {
             let fault = Fault::new(FaultKind::Unavailable, "the system gives no random numbers");
             Error::backend(Some(key), fault.caused_by(error))
         })?;
@@ -244,14 +248,14 @@ impl Engine {
         };
         let asked = self.backend.renew(std::slice::from_ref(lease), &answer);
         let unanswered = self
-            .bounded(async {
+            .bounded(std::pin::pin!(async {
                 tokio::select! {
                     biased;
                     () = asked => {}
                     () = lease.changed() => {}
                 }
                 Ok(())
-            })
+            }))
             .await
             .err();
         let trouble = trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -281,14 +285,14 @@ impl Engine {
         }
     }
 
-    async fn bounded<T>(&self, call: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-        tokio::select! {
-            biased;
-            answer = call => answer,
-            () = self.clock.sleep(CALL_BOUND) => {
-                Err(Fault::new(FaultKind::Unknown, format!("no answer within {CALL_BOUND:?}")))
-            }
-        }
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, Fault>> + Unpin,
+    ) -> Result<T, Fault> {
+        let answer = self.bounds.within(CALL_BOUND, call).await;
+        answer.unwrap_or_else(|| {
+            Err(Fault::new(FaultKind::Unknown, format!("no answer within {CALL_BOUND:?}")))
+        })
     }
 
     /// Repeats `attempt` with growing pauses until it succeeds or `until` has come.

@@ -175,7 +175,7 @@ async fn depart(
 ) -> Result<Released, Error> {
     let key = lease.claim().key();
     if engine.is_forked() {
-        departure.done();
+        departure.forget();
         return Err(Error::forked(key));
     }
     match engine.release(lease, departure.then()).await {

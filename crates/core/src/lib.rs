@@ -27,6 +27,7 @@ pub mod blocking;
 pub mod fence;
 pub mod glob;
 pub mod time;
+mod bound;
 mod error;
 mod observe;
 

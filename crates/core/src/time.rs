@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+pub use crate::bound::Bounds;
+
 /// How long a sleep may go without a look at the clock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 

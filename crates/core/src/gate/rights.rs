@@ -132,6 +132,15 @@ impl Lead {
         }
     }
 
+    /// Lets the next one ask, or the gate go. Not for a forked child.
+    fn pass_on(&mut self) {
+        self.armed = false;
+        let engine = self.engine.clone();
+        if let Some(unwanted) = engine.gates.pass_on(self) {
+            engine.abandon(unwanted);
+        }
+    }
+
     /// The engine cannot be reached: nobody who waits here will fare better.
     pub(crate) fn fail_all(self, error: &Error) {
         self.engine.gates.fail_all(&self.key, error);
@@ -140,12 +149,8 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        if !std::mem::replace(&mut self.armed, false) || self.engine.is_forked() {
-            return;
-        }
-        let engine = self.engine.clone();
-        if let Some(unwanted) = engine.gates.pass_on(self) {
-            engine.abandon(unwanted);
+        if self.armed && !self.engine.is_forked() {
+            self.pass_on();
         }
     }
 }
@@ -164,9 +169,18 @@ impl Departure {
         self.then
     }
 
-    /// The server has been told: the next may ask.
+    /// It is another process's to end: nothing is done here.
+    pub(crate) fn forget(mut self) {
+        if let Some(mut lead) = self.lead.take() {
+            lead.armed = false;
+        }
+    }
+
+    /// The server has been told, by this process: the next may ask.
     pub(crate) fn done(mut self) {
-        self.lead = None;
+        if let Some(mut lead) = self.lead.take() {
+            lead.pass_on();
+        }
     }
 }
 

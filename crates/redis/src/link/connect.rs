@@ -16,6 +16,9 @@ use crate::tls::Secure;
 use crate::trouble::{Cause, Trouble};
 use crate::url::{Address, Place};
 
+/// How many requests the driver takes before their senders have to wait: with its own 50, each of 512
+/// tasks is woken twice per request.
+const QUEUE: usize = 1_024;
 /// The oldest server with `SET … NX GET` and what else the scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// From here on a script can say that it must run on a full server, and not on a replica.
@@ -124,8 +127,10 @@ impl Target {
         let stream = self.open().await;
         let stream = stream.map_err(|error| Trouble::of_open(&self.address, &error))?;
         // Time-outs are ours: the driver would go on using a connection after one.
-        let mut config =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE);
         if let Some(Pushes(hear)) = pushes {
             config = config.set_push_sender(move |push| {
                 hear(push);

@@ -28,9 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tenure_core::time::Time;
+use tenure_core::time::{Bounds, Time};
 use tokio::runtime::Handle;
-use tokio::time::error::Elapsed;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
@@ -45,6 +44,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Link {
     server: Arc<Server>,
+    bounds: Bounds,
     /// Takes what the server says unasked.
     pushes: Option<Pushes>,
     state: Mutex<State>,
@@ -75,7 +75,8 @@ struct Failed {
 impl Link {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         let (pushes, state, connecting) = Default::default();
-        Link { server, pushes, state, connecting }
+        let bounds = Bounds::new(server.clock().clone());
+        Link { server, bounds, pushes, state, connecting }
     }
 
     /// One whose connection listens as well.
@@ -96,9 +97,10 @@ impl Link {
     /// Sends one command.
     pub(crate) async fn call(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Trouble> {
         let mut connection = live.connection();
-        let asked = command.query_async(&mut connection);
-        let heard = tokio::time::timeout(self.response_timeout(), asked).await;
-        self.hear(live, heard)
+        let asked = std::pin::pin!(connection.send_packed_command(command));
+        let heard = self.bounds.within(self.response_timeout(), asked).await;
+        let reply = self.hear(live, heard)?;
+        self.read(live, reply)
     }
 
     /// Sends many commands at once, for at most `within`; each has its own reply or refusal.
@@ -111,22 +113,18 @@ impl Link {
         let mut connection = live.connection();
         let asked = connection.send_packed_commands(commands, 0, commands.len());
         let heard = tokio::time::timeout(within, asked).await;
-        let replies = self.hear(live, heard)?;
+        let replies = self.hear(live, heard.ok())?;
         Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect())
     }
 
     /// What came back, if it can be relied on.
-    fn hear<T>(
-        &self,
-        live: &Arc<Live>,
-        heard: Result<RedisResult<T>, Elapsed>,
-    ) -> Result<T, Trouble> {
+    fn hear<T>(&self, live: &Arc<Live>, heard: Option<RedisResult<T>>) -> Result<T, Trouble> {
         let trouble = match heard {
             // The other connections have left that server: what it says counts for nothing now.
-            Ok(_) if !self.server.is_at(live.turn()) => self.moved(),
-            Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(error)) => Trouble::of_request(self.server.address(), &error),
-            Err(_) => self.silent(),
+            Some(_) if !self.server.is_at(live.turn()) => self.moved(),
+            Some(Ok(reply)) => return Ok(reply),
+            Some(Err(error)) => Trouble::of_request(self.server.address(), &error),
+            None => self.silent(),
         };
         Err(self.judge(live, trouble))
     }
@@ -180,6 +178,14 @@ impl Link {
 
     /// The connection, made if need be.
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Trouble> {
+        match self.current() {
+            Some(live) => Ok(live),
+            // Boxed, as is all that is rare here: what is made for every lock is to be small.
+            None => Box::pin(self.live_anew()).await,
+        }
+    }
+
+    async fn live_anew(&self) -> Result<Arc<Live>, Trouble> {
         let asked_at = self.now();
         if let Some(known) = self.known(asked_at) {
             return known;

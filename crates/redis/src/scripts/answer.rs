@@ -9,9 +9,24 @@ pub(crate) trait Answer: Sized {
     /// Reads `word` and what follows it; `None` if no script of ours answers so.
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self>;
 
-    /// Reads a reply to the run that carried `token`.
+    /// Reads a reply to the run that carried `token`: a list, or words in one string where none of
+    /// them can hold a space.
     fn read(token: &str, reply: Value) -> Option<Self> {
-        let Value::Array(fields) = reply else { return None };
+        match reply {
+            Value::BulkString(line) => Self::read_line(token, std::str::from_utf8(&line).ok()?),
+            Value::Array(fields) => Self::read_fields(token, fields),
+            _ => None,
+        }
+    }
+
+    /// The usual answers: one string is half the work of a list, for the server and for us.
+    fn read_line(token: &str, line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix(token)?.strip_prefix(' ')?.split(' ');
+        let word = words.next()?;
+        Self::of(word, &mut words.map(|word| Value::BulkString(word.into())))
+    }
+
+    fn read_fields(token: &str, fields: Vec<Value>) -> Option<Self> {
         let mut fields = fields.into_iter();
         let (echo, word) = (text(fields.next()?)?, text(fields.next()?)?);
         if echo != token {
@@ -158,6 +173,12 @@ mod tests {
         assert_eq!(Freed::read("a", reply(&["a", "freed"])), Some(Freed::Yes));
         assert_eq!(Freed::read("a", reply(&["b", "freed"])), None);
         assert_eq!(Freed::read("a", Value::Okay), None);
+        let line = |text: &str| Freed::read("a", Value::BulkString(text.into()));
+        assert_eq!(line("a freed"), Some(Freed::Yes));
+        assert_eq!(
+            (line("b freed"), line("aa freed"), line("a"), line("")),
+            (None, None, None, None)
+        );
         assert_eq!(Freed::read("a", reply(&["a", "renewed", "-"])), None);
     }
 

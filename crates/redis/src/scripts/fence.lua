@@ -4,18 +4,19 @@
 -- The number as text, or nil and why not. Lua counts exactly to 2^53; fences end at 2^50.
 local function next_fence()
   local time = redis.call('TIME')
-  local now = math.max((time[1] * 1000 - 1735689600000) * 256 + math.floor(time[2] * 256 / 1000), 1)
-  local text = string.format('%.0f', now)
+  local now = (time[1] - 1735689600) * 256000 + time[2] * 0.256
+  now = now < 1 and 1 or now - now % 1
+  local text = string.format('%d', now)
   local last = redis.pcall('SET', fence, text, 'GET')
   if not last then return text end
   if type(last) == 'table' then
     local wrong = string.find(last.err, 'WRONGTYPE', 1, true)
     return nil, wrong and { token, 'type', fence } or last
   end
-  local number = #last < 17 and string.match(last, '^%d+$') and tonumber(last)
+  local number = #last < 17 and not string.find(last, '%D') and tonumber(last)
   if number and number < now then return text end
   local sane = number and number < 2 ^ 50 - 1
-  local next = sane and string.format('%.0f', number + 1)
+  local next = sane and string.format('%d', number + 1)
   redis.call('SET', fence, next or last)
   return next, { token, 'count', last }
 end

@@ -198,7 +198,9 @@ impl Run {
     pub(crate) async fn on<A: Answer>(&self, link: &Link) -> Result<A, Trouble> {
         let live = link.live().await?;
         match link.call(&live, &self.by_hash(&live)).await {
-            Err(trouble) if trouble.cause() == Cause::NoScript => self.anew(link, &live).await,
+            Err(trouble) if trouble.cause() == Cause::NoScript => {
+                Box::pin(self.anew(link, &live)).await
+            }
             reply => self.read(link, &live, reply?),
         }
     }

@@ -10,11 +10,11 @@
 -- ARGV[3] closed   for how many milliseconds nobody may have it; 0 frees it
 -- ARGV[4] inbox    what the names of inboxes start with
 --
--- Returns {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or
+-- Returns 'token freed' or {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or
 --         {token, 'not_held'} (expired, or taken by another)
 -- Retry   safe: the second run finds the lock gone, closed or another's and answers not_held
 -- Slots   one: all keys are of one lock, but for the fence
-local lock, token, who, closed = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local lock, token, who = KEYS[1], ARGV[1], ARGV[2]
 
 -- A key of another type is not ours either.
 local value = redis.pcall('GET', lock)
@@ -25,11 +25,12 @@ if type(value) == 'string' then
 end
 
 -- The usual case: ours, and nobody waits.
-if holder == token and flag == '-' and closed == 0 then
+if holder == token and flag == '-' and ARGV[3] == '0' then
   redis.call('DEL', lock)
-  return { token, 'freed' }
+  return token .. ' freed'
 end
 
+local closed = tonumber(ARGV[3])
 local fence, queue, beats, holders, inbox = KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[4]
 
 --@include fence.lua

@@ -1,0 +1,42 @@
+//! The engines inside this program: `memory:` and `file:`, in a space of their own.
+
+mod local;
+mod processes;
+
+use crate::bench::{Entry, Run};
+use crate::error::Error;
+use crate::held;
+use crate::report::Figure;
+
+pub use processes::contend;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Local,
+    Held,
+    Processes,
+}
+
+pub(crate) const ENTRIES: &[Entry<Kind>] = &[
+    Entry { names: &[local::NAME], kind: Kind::Local },
+    Entry { names: &[HELD], kind: Kind::Held },
+    Entry { names: &[processes::WAITING, processes::HANDOVER], kind: Kind::Processes },
+];
+
+const HELD: &str = "held/10000";
+
+pub(crate) async fn measure(run: &Run<'_>, kind: Kind) -> Result<Vec<Figure>, Error> {
+    match kind {
+        Kind::Local => Ok(vec![local::measure(run).await?]),
+        Kind::Held => Ok(vec![measure_held(run).await?]),
+        Kind::Processes => processes::measure(run).await,
+    }
+}
+
+async fn measure_held(run: &Run<'_>) -> Result<Figure, Error> {
+    let locker = tenure::connect("memory:held").await?;
+    let guards = held::take(run, &locker).await?;
+    let measure = held::keep(run, &guards).await?;
+    Ok(Figure { name: HELD, measure, bar: held::BAR })
+}

@@ -1,0 +1,117 @@
+//! A Redis server: our locks beside the bare commands, with the same driver on the same server.
+//!
+//! All keys are under a prefix of the run's own, and gone when it ends.
+
+mod bare;
+mod uncontended;
+mod requests;
+mod kept;
+
+use std::time::Duration;
+
+use ::redis::AsyncCommands as _;
+use tenure::Locker;
+use tenure::redis::Redis;
+
+use crate::bench::{Entry, Run};
+use crate::error::Error;
+use crate::report::Figure;
+use bare::Bare;
+use uncontended::Fencing;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Uncontended { tasks: usize, fencing: Fencing, bar: f64 },
+    Requests,
+    Kept,
+}
+
+/// Bars from the design's table of figures.
+pub(crate) const ENTRIES: &[Entry<Kind>] = &[
+    uncontended(&["uncontended/1"], 1, Fencing::On, 1.15),
+    uncontended(&["uncontended/64"], 64, Fencing::On, 1.5),
+    uncontended(&["uncontended/512"], 512, Fencing::On, 2.0),
+    uncontended(&["unfenced/64"], 64, Fencing::Off, 1.15),
+    uncontended(&["unfenced/512"], 512, Fencing::Off, 1.15),
+    Entry { names: &[requests::NAME], kind: Kind::Requests },
+    Entry { names: &[kept::HELD, kept::SOCKETS], kind: Kind::Kept },
+];
+
+const fn uncontended(
+    names: &'static [&'static str],
+    tasks: usize,
+    fencing: Fencing,
+    bar: f64,
+) -> Entry<Kind> {
+    Entry { names, kind: Kind::Uncontended { tasks, fencing, bar } }
+}
+
+pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
+    match kind {
+        Kind::Uncontended { tasks, fencing, bar } => {
+            let measure = uncontended::measure(run, site, tasks, fencing).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar }])
+        }
+        Kind::Requests => Ok(vec![requests::measure(run, site).await?]),
+        Kind::Kept => kept::measure(run, site).await,
+    }
+}
+
+/// Whether a URL of this scheme leads here.
+pub(crate) fn is_redis(scheme: &str) -> bool {
+    ["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"].contains(&scheme)
+}
+
+/// How long the end of a run waits for locks that are still held.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How many keys are looked for, and removed, at once.
+const KEYS_AT_ONCE: usize = 1_000;
+
+/// The server, both ways to it, and the keys that are ours there.
+pub(crate) struct Site {
+    pub(crate) locker: Locker,
+    pub(crate) bare: Bare,
+    url: String,
+    prefix: String,
+}
+
+impl Site {
+    pub(crate) async fn connect(url: &str) -> Result<Self, Error> {
+        let random = getrandom::u64().map_err(|error| Error::surprise(error.to_string()))?;
+        let prefix = format!("tenure-bench-{random:016x}");
+        let redis = Redis::builder(url).prefix(&prefix).connect().await?;
+        let bare = Bare::connect(url).await?;
+        Ok(Site { locker: Locker::new(redis), bare, url: url.into(), prefix })
+    }
+
+    /// One more of our side, with connections of its own.
+    pub(crate) async fn another_locker(&self) -> Result<Locker, Error> {
+        let redis = Redis::builder(&self.url).prefix(&self.prefix).connect().await?;
+        Ok(Locker::new(redis))
+    }
+
+    /// The name of a key for the bare side.
+    pub(crate) fn bare_key(&self, number: usize) -> String {
+        format!("{}:bare:{number}", self.prefix)
+    }
+
+    /// Ends our side and removes every key of this run.
+    pub(crate) async fn clear(&self) -> Result<(), Error> {
+        self.locker.shutdown(DRAIN).await;
+        let mut connection = self.bare.connection();
+        let (mut cursor, pattern) = (0_u64, format!("{}:*", self.prefix));
+        loop {
+            let mut scan = ::redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_AT_ONCE);
+            let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
+            if !keys.is_empty() {
+                connection.unlink::<_, ()>(keys).await?;
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Interleaved rounds of two sides.
+//!
+//! In: a way to run our side for a while, and one for the bare side. Out: what a cycle of each takes,
+//! as medians, and how far the rounds disagree.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::bench::Run;
+use crate::error::Error;
+use crate::report::{Cycle, Measure};
+use crate::usage::cpu_time;
+
+/// How long a side goes on in one round, and whether it still does.
+#[derive(Clone, Debug)]
+pub(crate) struct Lap {
+    until: Instant,
+    stop: CancellationToken,
+}
+
+impl Lap {
+    fn new(run: &Run<'_>) -> Self {
+        Lap { until: Instant::now() + run.size().lap(), stop: run.stop().clone() }
+    }
+
+    pub(crate) fn goes_on(&self) -> bool {
+        Instant::now() < self.until && !self.stop.is_cancelled()
+    }
+}
+
+/// Runs both sides in turn, and gives what a cycle of each takes. A side runs for a [`Lap`] and says
+/// how many cycles that were.
+pub(crate) async fn interleave(
+    run: &Run<'_>,
+    mut ours: impl AsyncFnMut(Lap) -> Result<u64, Error>,
+    mut bare: impl AsyncFnMut(Lap) -> Result<u64, Error>,
+) -> Result<Measure, Error> {
+    let (mut our, mut base) = (Vec::new(), Vec::new());
+    // The first round is for connections, scripts and caches, and does not count.
+    for round in 0..=run.rounds() {
+        // Each side goes first in every other round, so that no drift favours one.
+        let bare_first = round % 2 == 0;
+        let early = if bare_first { Some(time(run, &mut bare).await?) } else { None };
+        let ours = time(run, &mut ours).await?;
+        let bare = match early {
+            Some(bare) => bare,
+            None => time(run, &mut bare).await?,
+        };
+        if round > 0 {
+            our.push(ours);
+            base.push(bare);
+        }
+        run.tell(f64::from(round) / f64::from(run.rounds()));
+    }
+    let ratios = our.iter().zip(&base).map(|(ours, bare)| ours.took / bare.took).collect();
+    let [low, high] = quantiles(ratios, [0.25, 0.75]);
+    Ok(Measure::Time { ours: Cycle::median(&our), bare: Cycle::median(&base), spread: (low, high) })
+}
+
+impl Cycle {
+    fn median(laps: &[Cycle]) -> Self {
+        let median = |field: fn(&Cycle) -> f64| {
+            let [middle] = quantiles(laps.iter().map(field).collect(), [0.5]);
+            middle
+        };
+        Cycle { took: median(|lap| lap.took), cpu: median(|lap| lap.cpu) }
+    }
+}
+
+/// One lap.
+async fn time(
+    run: &Run<'_>,
+    side: &mut impl AsyncFnMut(Lap) -> Result<u64, Error>,
+) -> Result<Cycle, Error> {
+    let (started, before) = (Instant::now(), cpu_time());
+    let cycles = side(Lap::new(run)).await?;
+    let (took, used) = (started.elapsed(), cpu_time() - before);
+    run.must_go_on()?;
+    match cycles {
+        0 => Err(Error::surprise("not one cycle was done")),
+        cycles => {
+            let cycles = cycles as f64;
+            Ok(Cycle { took: micros(took) / cycles, cpu: micros(used) / cycles })
+        }
+    }
+}
+
+/// Runs `count` tasks at once, and adds up their cycles.
+pub(crate) async fn together<F>(count: usize, task: impl Fn(usize) -> F) -> Result<u64, Error>
+where
+    F: Future<Output = Result<u64, Error>> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for number in 0..count {
+        tasks.spawn(task(number));
+    }
+    tasks.join_all().await.into_iter().sum()
+}
+
+/// The samples that divide the others as `parts` say.
+pub(crate) fn quantiles<const N: usize>(mut samples: Vec<f64>, parts: [f64; N]) -> [f64; N] {
+    samples.sort_by(f64::total_cmp);
+    let last = samples.len().saturating_sub(1) as f64;
+    parts.map(|part| samples.get((last * part).round() as usize).copied().unwrap_or(f64::NAN))
+}
+
+pub(crate) fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}

@@ -1,0 +1,140 @@
+//! `tenure bench`.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tenure_testkit::servers::{RedisServer, Reply};
+
+use crate::common::{Done, Running, assert_matches, bare, done, wait_for};
+
+/// The figures of a Redis server, in their order, and the bars that they have to hold.
+const ON_REDIS: [(&str, f64); 8] = [
+    ("uncontended/1", 1.15),
+    ("uncontended/64", 1.5),
+    ("uncontended/512", 2.0),
+    ("unfenced/64", 1.15),
+    ("unfenced/512", 1.15),
+    ("requests/cycle", 1.0),
+    ("held/10000", 0.03),
+    ("sockets/10000", 1.0),
+];
+
+fn bench(server: &RedisServer, args: &[&str]) -> Done {
+    let url = server.url();
+    done(bare(["bench", "-u", &url, "--quick", "--rounds", "1"].iter().chain(args)))
+}
+
+fn keys(server: &RedisServer) -> Reply {
+    server.client().command(&["KEYS", "*"])
+}
+
+/// The JSON has its version, the engine, and every figure with all its fields; no key is left.
+#[test]
+fn json_of_a_redis_server() {
+    let server = RedisServer::start();
+    let run = bench(&server, &["--json", "-q"]);
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
+    assert_eq!(run.out.matches('\n').count(), 1);
+    assert!(
+        run.out.starts_with(r#"{"schema":1,"backend":"redis","results":[{"name":"#),
+        "{}",
+        run.out
+    );
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let found: Vec<_> =
+        results.iter().map(|r| (r["name"].as_str().unwrap(), r["bar"].as_f64().unwrap())).collect();
+    assert_eq!(found, ON_REDIS);
+    for result in results {
+        assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
+        match (&result["ours_us"], &result["bare_us"]) {
+            (Value::Null, Value::Null) => {}
+            (ours, bare) => {
+                let ratio = ours.as_f64().unwrap() / bare.as_f64().unwrap();
+                assert!((ratio / result["ratio"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{result}");
+            }
+        }
+    }
+    assert_eq!(keys(&server), Reply::Many(vec![]));
+}
+
+/// What does not depend on time is exact: two requests for a cycle, and as many sockets for ten
+/// thousand locks as for one.
+#[test]
+fn counts_are_exact() {
+    let server = RedisServer::start();
+    for name in ["requests/cycle", "sockets/10000"] {
+        let run = bench(&server, &["--json", "--only", name]);
+        let report: Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(report["results"].as_array().unwrap().len(), 1, "{run:?}");
+        assert_eq!(report["results"][0]["ratio"], 1.0, "{run:?}");
+    }
+}
+
+/// People get a table, on stdout; the bar is for terminals only.
+#[test]
+fn a_table_for_people() {
+    let server = RedisServer::start();
+    let run = bench(&server, &["--only", "requests"]);
+    assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
+    assert_matches(
+        &run.out,
+        "FIGURE +OURS +BARE +RATIO +SPREAD +BAR +CPU +CPU BARE\n\
+         requests/cycle +2\\.00 +2\\.00 +1\\.00 +- +1\\.00 +- +-\n",
+    );
+}
+
+/// The embedded engines are measured where no server is named, and another place is not touched.
+#[test]
+fn the_embedded_engines() {
+    let run = done(bare(["bench", "--quick", "--rounds", "1", "--json", "-q"]));
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((run.code, &report["backend"]), (Some(0), &"embedded".into()));
+    let results = report["results"].as_array().unwrap();
+    let names: Vec<_> = results.iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["local/64", "held/10000", "file/waiting/10", "file/handover/10"]);
+    let run =
+        done(bare(["bench", "-u", "file:nowhere", "--quick", "--rounds", "1", "--only", "local"]));
+    assert_eq!(run.code, Some(0));
+    assert!(run.err.starts_with(
+        "tenure: embedded engines are measured in a space of their own, not in file:nowhere\n"
+    ));
+    assert!(!std::path::Path::new("nowhere").exists());
+}
+
+/// What cannot be measured is refused, in full.
+#[test]
+fn refusals() {
+    let run = done(bare(["bench", "--only", "nothing"]));
+    assert_eq!(
+        (run.code, run.out.as_str(), run.err.as_str()),
+        (
+            Some(64),
+            "",
+            "tenure: error: no figure is called `nothing`; there are local/64, held/10000, \
+             file/waiting/10, file/handover/10\n"
+        )
+    );
+    let run = done(bare(["bench", "-u", "zoo://:hunter2@h"]));
+    assert_eq!(run.code, Some(64));
+    assert_eq!(run.err, "tenure: error: `zoo:` has no bench yet\n");
+    let run = done(bare(["bench", "-u", "redis://:hunter2@127.0.0.1:1"]));
+    assert_eq!((run.code, run.out.as_str()), (Some(69), ""));
+    assert!(!run.err.contains("hunter2"), "{}", run.err);
+}
+
+/// Ctrl-C ends it, and no key stays behind.
+#[test]
+fn an_interrupted_bench_leaves_nothing() {
+    let server = RedisServer::start();
+    let running = Running::start(bare(["bench", "-u", &server.url(), "--only", "held/10000"]));
+    let held = || match keys(&server) {
+        Reply::Many(keys) => keys.len(),
+        other => panic!("{other:?}"),
+    };
+    wait_for("many locks to be held", || held() > 5_000);
+    running.send(Signal::SIGINT);
+    let run = running.finish();
+    assert_eq!((run.code, run.out.as_str()), (Some(130), ""));
+    assert_eq!(run.err, "tenure: stopped, nothing is left behind\n");
+    assert_eq!(keys(&server), Reply::Many(vec![]));
+}

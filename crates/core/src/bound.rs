@@ -1,0 +1,275 @@
+//! A bound on how long something may take, for what is nearly always done long before.
+//!
+//! In: a future and a bound. Out: what it came to, or `None` if the bound came first.
+//!
+//! A timer of the runtime's costs more than the rest of a lock's way through this process: it is set and
+//! taken back under a mutex that all workers share. Here one ticker looks at all bounds a hundred
+//! times a second, so a bound may come late by that; short ones get a timer of their own.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::time::{Clock, Time};
+
+/// How often the ticker looks.
+const TICK: Duration = Duration::from_millis(10);
+/// Bounds below this are kept to the millisecond.
+const COARSE_MIN: Duration = Duration::from_millis(200);
+/// After so many looks with nothing to look at the ticker ends; the next bound starts another.
+const IDLE_TICKS: u32 = 20;
+
+/// Bounds that one ticker looks after. Cheap to clone; clones share the ticker.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    clock: Clock,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    ticking: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    until: Time,
+    waker: Waker,
+}
+
+impl Bounds {
+    /// Bounds by `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Bounds { clock, state: Arc::default() }
+    }
+
+    /// Runs `work` for at most `longest`; `None` if that was not enough. Pin it where it is made: each
+    /// function that it is passed through would make room for it again.
+    pub async fn within<T>(
+        &self,
+        longest: Duration,
+        work: impl Future<Output = T> + Unpin,
+    ) -> Option<T> {
+        if longest < COARSE_MIN {
+            return tokio::select! {
+                biased;
+                done = work => Some(done),
+                () = self.clock.sleep(longest) => None,
+            };
+        }
+        Within { bounds: self, longest, place: None, work }.await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has somebody look, if nobody does.
+    fn see_to_ticking(&self, mut state: MutexGuard<'_, State>) {
+        if !std::mem::replace(&mut state.ticking, true) {
+            drop(state);
+            let ticker = Ticker { bounds: self.clone(), done: false };
+            Handle::current().spawn(ticker.run());
+        }
+    }
+}
+
+/// A future under a bound.
+struct Within<'a, F> {
+    bounds: &'a Bounds,
+    longest: Duration,
+    /// Where the waker is, once it was needed.
+    place: Option<usize>,
+    work: F,
+}
+
+impl<F: Future + Unpin> Future for Within<'_, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(done) = Pin::new(&mut self.work).poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        let (bounds, now) = (self.bounds, self.bounds.clock.now());
+        let mut state = bounds.state();
+        match self.place {
+            None => self.place = Some(state.enter(now.after(self.longest), cx.waker())),
+            Some(place) if state.is_over(place, now, cx.waker()) => return Poll::Ready(None),
+            Some(_) => {}
+        }
+        bounds.see_to_ticking(state);
+        Poll::Pending
+    }
+}
+
+impl<F> Drop for Within<'_, F> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.bounds.state().leave(place);
+        }
+    }
+}
+
+impl State {
+    fn enter(&mut self, until: Time, waker: &Waker) -> usize {
+        let slot = Some(Slot { until, waker: waker.clone() });
+        match self.free.pop() {
+            Some(place) => {
+                self.slots[place] = slot;
+                place
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// Whether this one's time has come; if not, who is to be woken then.
+    fn is_over(&mut self, place: usize, now: Time, waker: &Waker) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(place) else { return true };
+        slot.waker.clone_from(waker);
+        slot.until <= now
+    }
+
+    fn leave(&mut self, place: usize) {
+        if let Some(slot) = self.slots.get_mut(place) {
+            *slot = None;
+            self.free.push(place);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    /// Those to wake because their time has come, or because nobody will any more.
+    fn wakers(&self, by: Time) -> Vec<Waker> {
+        let due = self.slots.iter().flatten().filter(|slot| slot.until <= by);
+        due.map(|slot| slot.waker.clone()).collect()
+    }
+}
+
+/// Looks at the bounds until there are none for a while.
+struct Ticker {
+    bounds: Bounds,
+    done: bool,
+}
+
+impl Ticker {
+    async fn run(mut self) {
+        let mut idle = 0;
+        while !self.done {
+            self.bounds.clock.sleep(TICK).await;
+            let due = self.look(&mut idle);
+            due.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn look(&mut self, idle: &mut u32) -> Vec<Waker> {
+        let mut state = self.bounds.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *idle = if state.is_empty() { *idle + 1 } else { 0 };
+        if *idle == IDLE_TICKS {
+            // What a crowd needed is not kept for ever.
+            *state = State::default();
+            self.done = true;
+        }
+        state.wakers(self.bounds.clock.now())
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        // The runtime has ended, and others may wait on another: they will see to a new ticker.
+        let mut state = self.bounds.state();
+        state.ticking = false;
+        let all = state.wakers(Time::NEVER);
+        drop(state);
+        all.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    fn coarse() -> Duration {
+        COARSE_MIN
+    }
+
+    /// What is done in time is had; what is not is given up, soon after its time.
+    #[tokio::test]
+    async fn bounds_are_kept() {
+        let (bounds, clock) = (Bounds::new(Clock::system()), Clock::system());
+        assert_eq!(bounds.within(coarse(), ready(7)).await, Some(7));
+        for longest in [Duration::from_millis(5), coarse()] {
+            let start = clock.now();
+            assert_eq!(bounds.within(longest, Box::pin(pending::<()>())).await, None);
+            assert!(clock.now().since(start) >= longest);
+        }
+        assert!(bounds.state().is_empty());
+    }
+
+    /// A bound follows the clock that it is by.
+    #[tokio::test]
+    async fn bounds_follow_a_manual_clock() {
+        let clock = Clock::manual();
+        let bounds = Bounds::new(clock.clone());
+        let waiting =
+            tokio::spawn(async move { bounds.within(coarse(), Box::pin(pending::<()>())).await });
+        while !waiting.is_finished() {
+            tokio::task::yield_now().await;
+            clock.advance(TICK);
+        }
+        assert_eq!(waiting.await.unwrap(), None);
+    }
+
+    /// A bound is kept when the runtime ends whose task looked at it.
+    #[tokio::test]
+    async fn a_ticker_that_ends_is_replaced() {
+        let bounds = Bounds::new(Clock::system());
+        let other = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let first = bounds.clone();
+        let started = other
+            .spawn(async move { first.within(coarse() * 100, Box::pin(pending::<()>())).await });
+        std::thread::scope(|scope| {
+            scope.spawn(|| other.block_on(tokio::task::yield_now()));
+        });
+        assert!(bounds.state().ticking, "the other runtime looks");
+        let waiting = tokio::spawn({
+            let bounds = bounds.clone();
+            async move { bounds.within(coarse(), Box::pin(pending::<()>())).await }
+        });
+        tokio::task::yield_now().await;
+        other.shutdown_background();
+        assert_eq!(waiting.await.unwrap(), None);
+        assert!(started.await.is_err());
+    }
+
+    /// A ticker with nothing to look at ends, and the next bound starts another.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_ticker_ends() {
+        let bounds = Bounds::new(Clock::manual());
+        let clock = bounds.clock.clone();
+        for _ in 0..2 {
+            let waiting = tokio::spawn({
+                let bounds = bounds.clone();
+                async move { bounds.within(coarse(), Box::pin(pending::<()>())).await }
+            });
+            while !waiting.is_finished() || bounds.state().ticking {
+                tokio::task::yield_now().await;
+                clock.advance(TICK);
+            }
+        }
+    }
+}
