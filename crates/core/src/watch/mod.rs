@@ -55,6 +55,13 @@ pub struct Event {
     pub waiters: Option<usize>,
 }
 
+impl Event {
+    /// Something that happened to a lock, with nothing known of who had to do with it.
+    pub fn new(at: UnixMillis, key: Key, what: What) -> Self {
+        Event { at, key, what, holder: None, fence: None, from: None, waiters: None }
+    }
+}
+
 /// What happened to a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
