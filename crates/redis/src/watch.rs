@@ -103,8 +103,6 @@ impl Eyes {
     async fn keep_open(self, mut live: Arc<Live>) {
         loop {
             self.watch(&live).await;
-            // The engine finds out whether there still is a server to look at.
-            self.hinter.tell(Hint::All);
             let turn = live.turn();
             live = match self.open_again().await {
                 Ok(live) => live,
@@ -135,7 +133,12 @@ impl Eyes {
     async fn open_again(&self) -> Result<Arc<Live>, Trouble> {
         loop {
             match self.open().await {
-                Err(trouble) if !trouble.is_final() => tokio::time::sleep(jittered(PAUSE)).await,
+                Err(trouble) if !trouble.is_final() => {
+                    // Whoever watches finds out that the server is away; and where another link finds
+                    // it back before us, nobody knows yet whether it is still the same.
+                    self.hinter.tell(Hint::Forgot);
+                    tokio::time::sleep(jittered(PAUSE)).await;
+                }
                 opened => return opened,
             }
         }

@@ -199,6 +199,32 @@ fn a_closed_pipe_ends_it() {
     assert_eq!((ended.unwrap().code(), line.as_str()), (Some(0), ""));
 }
 
+/// A reader that does not read keeps nobody from ending it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_does_not_read() {
+    let (server, space) = (RedisServer::start(), Space::untouched());
+    let mut watch = on(&server, &space, "watch --json");
+    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(watch.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let full = watch.stdout.take().unwrap();
+    let locker = tenure::connect(&server.url()).await.unwrap();
+    let mut guards = Vec::new();
+    // More lines than a pipe holds, which is 64 KiB less what is left of each page.
+    for n in 0..400 {
+        guards.push(locker.lock(format!("k{n}")).await.unwrap());
+    }
+    wait_for("the pipe to be full", || rustix::io::ioctl_fionread(&full).unwrap() > 60_000);
+    let pid = nix::unistd::Pid::from_raw(watch.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGINT).unwrap();
+    let mut ended = None;
+    wait_for("the end", || {
+        ended = watch.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(130));
+}
+
 /// A server that is not there is an error at the start; one that goes away is waited for.
 #[test]
 fn servers_that_are_away() {

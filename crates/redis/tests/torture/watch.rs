@@ -204,6 +204,25 @@ async fn t63_without_the_right_to_be_told() {
     assert_eq!(next(&mut watch).await.what, What::Forced("ann".into()));
 }
 
+/// t63: a right that is taken away in the middle of a watch makes it look, too.
+#[tokio::test]
+async fn t63_a_right_that_is_taken_away() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, locker(&server).await);
+    let mut watch = b.watch("*").await.unwrap();
+    server.client().command(&["ACL", "SETUSER", "default", "-client|tracking"]);
+    let held = lease(&a, "k", LONG).await;
+    assert_eq!(named(&next(&mut watch).await), ("k", "acquired"));
+    for (id, _) in eyes(&server) {
+        server.client().command(&["CLIENT", "KILL", "ID", &id]);
+    }
+    a.release(&held, Then::Free).await.unwrap();
+    assert_eq!(named(&next(&mut watch).await), ("k", "released"));
+    let _held = lease(&a, "k", LONG).await;
+    assert_eq!(named(&next(&mut watch).await), ("k", "acquired"));
+    assert!(eyes(&server).is_empty());
+}
+
 /// A watch that nobody asks for a while sees what is there, and does not guess what was.
 #[tokio::test]
 async fn a_watch_that_was_not_asked_does_not_guess() {
