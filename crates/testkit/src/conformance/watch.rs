@@ -1,6 +1,8 @@
 //! What happens to locks is told to whoever watches.
 
+use std::future::{Future as _, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tenure_core::backend::{Attempt, Release};
@@ -9,7 +11,7 @@ use tenure_core::{Claim, Client, Holder, Key, Locker, Terms, Token, Watch};
 
 use super::Fixture;
 use super::support::{hold, look, start, waiters_are};
-use crate::wait::within;
+use crate::wait::{lapse, within};
 
 async fn watch(f: &impl Fixture, locker: &Locker) -> Watch {
     locker.watch(&format!("{}:*", f.namespace())).await.unwrap()
@@ -141,17 +143,29 @@ pub async fn a_dropped_wait_loses_nothing<F: Fixture>(f: &F) {
     let mut watch = watch(f, &b).await;
     let guard = hold(&a, &key).await;
     let mut seen = None;
-    // Each attempt ends before, while or after the engine is asked.
-    for micros in (0..).map(|n| n * 50) {
-        let brief = Duration::from_micros(micros);
-        if let Ok(event) = tokio::time::timeout(brief, watch.next()).await {
-            seen = Some(event.unwrap().what);
+    for polls in 1.. {
+        seen = after_polls(&mut watch, polls).await;
+        if seen.is_some() {
             break;
         }
     }
     assert_eq!(seen, Some(What::Acquired));
     guard.release().await.unwrap();
     assert_eq!(next(&mut watch).await.what, What::Released);
+}
+
+/// What is told within so many polls; the wait is dropped after them.
+async fn after_polls(watch: &mut Watch, polls: usize) -> Option<What> {
+    let mut next = Box::pin(watch.next());
+    for _ in 0..polls {
+        // Whatever wakes it has time to arrive.
+        lapse(Duration::from_millis(2)).await;
+        let polled = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+        if let Poll::Ready(event) = polled {
+            return Some(event.unwrap().what);
+        }
+    }
+    None
 }
 
 /// A26: a shutdown ends the watch, and there is none afterwards.
