@@ -54,7 +54,7 @@ struct Watching<'a> {
 
 impl Watching<'_> {
     async fn go(mut self) -> Result<u8, Trouble> {
-        let mut signals = Signals::ending().map_err(|error| unable(&error))?;
+        let mut signals = Signals::ending()?;
         let watched = tokio::select! {
             biased;
             signal = signals.next() => Err(signal),
@@ -109,10 +109,6 @@ impl Watching<'_> {
             false => in_words(event, self.colored) + "\n",
         }
     }
-}
-
-fn unable(error: &io::Error) -> Trouble {
-    Trouble::new(Outcome::Unreachable, format!("cannot listen for signals: {error}"))
 }
 
 fn by(signal: Signal) -> u8 {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::view::samples;
-use crate::view::samples;
 
 const FIVE: Duration = Duration::from_secs(5);
 

@@ -5,25 +5,15 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tenure_testkit::servers::RedisServer;
 
 use crate::common::{Done, Running, Space, assert_matches, bare, done, wait_for};
 
 /// `2026-11-16T02:00:05.123Z`.
 const AT: &str = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z";
 
-/// The tool on a Redis server, in the directory of `space`.
-fn on(server: &RedisServer, space: &Space, args: &str) -> Command {
-    let mut command = space.tenure(args.split_whitespace());
-    command.env("TENURE_URL", server.url());
-    command
-}
-
-/// The same, running a script.
-fn sh(server: &RedisServer, space: &Space, args: &str, script: &str) -> Command {
-    let mut command = space.sh(args, script);
-    command.env("TENURE_URL", server.url());
-    command
+/// `tenure ARGS`, where ARGS are separated by spaces.
+fn tool(space: &Space, args: &str) -> Command {
+    space.tenure(args.split_whitespace())
 }
 
 /// A command that holds its lock until the file `go` is there.
@@ -31,8 +21,8 @@ fn until(go: &str) -> String {
     format!("touch has-{go}; while [ ! -e {go} ]; do sleep 0.01; done")
 }
 
-fn holds(server: &RedisServer, space: &Space, args: &str, go: &str) -> Running {
-    let run = Running::start(sh(server, space, args, &until(go)));
+fn holds(space: &Space, args: &str, go: &str) -> Running {
+    let run = Running::start(space.sh(args, &until(go)));
     wait_for("the lock to be held", || space.path(&format!("has-{go}")).exists());
     run
 }
@@ -57,10 +47,10 @@ fn succeeds(run: Running) -> Done {
 /// Acquired, handed over to the next process, released: one line each, in full.
 #[test]
 fn events_in_words() {
-    let (server, space) = (RedisServer::start(), Space::untouched());
-    let watch = watching(on(&server, &space, "watch --count 3"));
-    let first = holds(&server, &space, "run --reason one db-migrate", "one");
-    let mut second = Running::start(sh(&server, &space, "run db-migrate", &until("two")));
+    let space = Space::redis();
+    let watch = watching(tool(&space, "watch --count 3"));
+    let first = holds(&space, "run --reason one db-migrate", "one");
+    let mut second = Running::start(space.sh("run db-migrate", &until("two")));
     assert!(second.line().starts_with("tenure: waiting for db-migrate: held "));
     let (one, two) = (first.pid(), second.pid());
     touch(&space, "one");
@@ -83,10 +73,10 @@ fn events_in_words() {
 /// The same as JSON: one object per line, with the fields of `ls`.
 #[test]
 fn events_as_json() {
-    let (server, space) = (RedisServer::start(), Space::untouched());
-    let watch = watching(on(&server, &space, "watch --json --count 2 db*"));
-    succeeds(Running::start(sh(&server, &space, "run other", "true")));
-    let first = holds(&server, &space, "run --reason one db", "one");
+    let space = Space::redis();
+    let watch = watching(tool(&space, "watch --json --count 2 db*"));
+    succeeds(Running::start(space.sh("run other", "true")));
+    let first = holds(&space, "run --reason one db", "one");
     let pid = first.pid();
     touch(&space, "one");
     succeeds(first);
@@ -111,23 +101,20 @@ fn events_as_json() {
 /// A killed holder loses its lock: when its lease ends, or at once where the kernel frees it.
 #[test]
 fn killed_holders() {
-    let (server, space) = (RedisServer::start(), Space::new());
-    let watch = watching(on(&server, &space, "watch --count 2"));
-    let holder = holds(&server, &space, "run --ttl 1s k", "one");
-    let (pid, line) = (holder.pid(), |pid| {
-        format!(
-            "{AT} k acquired by WHO \\(pid {pid}\\)\n{AT} k lost by WHO \\(pid {pid}\\) after \\d+s\n"
-        )
-    });
-    holder.send(Signal::SIGKILL);
-    assert_matches(&succeeds(watch).out, &line(pid));
-    let watch = watching(space.tenure(["watch", "--count", "2"]));
-    let holder = space.hold("run k");
-    // As soon as it is seen to hold it.
-    wait_for("the event", || watch.printed().contains("acquired"));
-    let pid = holder.pid();
-    holder.send(Signal::SIGKILL);
-    assert_matches(&succeeds(watch).out, &line(pid));
+    for space in [Space::redis(), Space::new()] {
+        let watch = watching(tool(&space, "watch --count 2"));
+        let holder = holds(&space, "run -q --ttl 1s k", "one");
+        wait_for("the event", || watch.printed().contains("acquired"));
+        let pid = holder.pid();
+        holder.send(Signal::SIGKILL);
+        assert_matches(
+            &succeeds(watch).out,
+            &format!(
+                "{AT} k acquired by WHO \\(pid {pid}\\)\n\
+                 {AT} k lost by WHO \\(pid {pid}\\) after \\d+s\n"
+            ),
+        );
+    }
 }
 
 /// Locks in files are watched too: by looking.
@@ -146,21 +133,19 @@ fn files_are_watched() {
     assert_eq!(events, [("acquired".into(), Value::Null), ("released".into(), Value::Null)]);
 }
 
-/// What an operator takes away is told, with who did it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forced() {
-    let (server, space) = (RedisServer::start(), Space::untouched());
-    let holder = holds(&server, &space, "run k", "one");
-    let watch = watching(on(&server, &space, "watch --color always --count 1"));
-    let operator = tenure::connect(&server.url()).await.unwrap();
-    let seen = operator.inspect("k").await.unwrap().unwrap().holders[0].token.unwrap();
-    operator.force_release("k", seen, "ann: stuck").await.unwrap();
-    let out = tokio::task::spawn_blocking(move || succeeds(watch).out).await.unwrap();
+/// What an operator takes away is told, with who did it and why.
+#[test]
+fn forced() {
+    let space = Space::redis();
+    let holder = holds(&space, "run k", "one");
+    let watch = watching(tool(&space, "watch --color always --count 1"));
+    let force = space.done(["release", "k", "--force", "--yes", "--reason", "stuck"]);
+    assert_eq!(force.code, Some(0), "{force:?}");
     let pid = holder.pid();
     assert_matches(
-        &out,
+        &succeeds(watch).out,
         &format!(
-            "{AT} k \x1b\\[33mforced\x1b\\[0m from WHO \\(pid {pid}\\) after \\d+s by ann: stuck\n"
+            "{AT} k \x1b\\[33mforced\x1b\\[0m from WHO \\(pid {pid}\\) after \\d+s by WHO: stuck\n"
         ),
     );
 }
@@ -202,13 +187,13 @@ fn a_closed_pipe_ends_it() {
 /// A reader that does not read keeps nobody from ending it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_does_not_read() {
-    let (server, space) = (RedisServer::start(), Space::untouched());
-    let mut watch = on(&server, &space, "watch --json");
+    let space = Space::redis();
+    let mut watch = tool(&space, "watch --json");
     let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(watch.stderr.take().unwrap()).read_line(&mut line).unwrap();
     let full = watch.stdout.take().unwrap();
-    let locker = tenure::connect(&server.url()).await.unwrap();
+    let locker = tenure::connect(&space.server().url()).await.unwrap();
     let mut guards = Vec::new();
     // More lines than a pipe holds, which is 64 KiB less what is left of each page.
     for n in 0..400 {
@@ -228,17 +213,17 @@ async fn a_reader_that_does_not_read() {
 /// A server that is not there is an error at the start; one that goes away is waited for.
 #[test]
 fn servers_that_are_away() {
-    let (server, space) = (RedisServer::start(), Space::untouched());
-    let mut watch = watching(on(&server, &space, "watch --count 3"));
-    let holder = holds(&server, &space, "run k", "one");
+    let space = Space::redis();
+    let mut watch = watching(tool(&space, "watch --count 3"));
+    let holder = holds(&space, "run k", "one");
     wait_for("the event", || watch.printed().contains("acquired"));
-    server.kill();
-    let port = server.port();
+    space.server().kill();
+    let port = space.server().port();
     assert_matches(
         &watch.line(),
         &format!("tenure: cannot see the locks, trying again: redis `127.0.0.1:{port}`: [^\n]+"),
     );
-    let run = done(on(&server, &space, "watch"));
+    let run = done(tool(&space, "watch"));
     assert_eq!((run.code, run.out.as_str()), (Some(69), ""));
     assert_matches(
         &run.err,
@@ -246,11 +231,10 @@ fn servers_that_are_away() {
             "tenure: error: TENURE_URL: [^\n]*redis `127.0.0.1:{port}`: cannot connect: [^\n]+\n"
         ),
     );
-    server.restart();
+    space.server().restart();
     wait_for("the end to be told", || watch.printed().contains("ended"));
     drop(holder);
-    let again = Space::untouched();
-    wait_for("the server", || done(sh(&server, &again, "run again", "true")).code == Some(0));
+    succeeds(Running::start(space.sh("run again", "sleep 0.2")));
     let run = succeeds(watch);
     assert_matches(
         &run.out,
@@ -278,23 +262,23 @@ fn looks_create_nothing() {
 /// The place in the queue is named to whoever waits, and `show` has all of it in order.
 #[test]
 fn places_in_the_queue() {
-    let (server, space) = (RedisServer::start(), Space::untouched());
-    let holder = holds(&server, &space, "run --reason one k", "one");
-    let second = Running::start(sh(&server, &space, "run --reason two k", "true"));
+    let space = Space::redis();
+    let holder = holds(&space, "run --reason one k", "one");
+    let second = Running::start(space.sh("run --reason two k", "true"));
     let queue = |count: usize| {
-        let shown = done(on(&server, &space, "show --json k")).out;
+        let shown = done(tool(&space, "show --json k")).out;
         serde_json::from_str::<Value>(&shown).unwrap()["lock"]["waiters"].as_array().map(Vec::len)
             == Some(count)
     };
     wait_for("the second to wait", || queue(1));
-    let third = Running::start(sh(&server, &space, "run k", "true"));
+    let third = Running::start(space.sh("run k", "true"));
     wait_for("the third to wait", || queue(2));
     let (mut second, mut third) = (second, third);
     let held =
         format!("held \\d+s by WHO \\(pid {}, \"one\"\\), [12]\\ds of lease left", holder.pid());
     assert_matches(&second.line(), &format!("tenure: waiting for k: {held}, you are 1st"));
     assert_matches(&third.line(), &format!("tenure: waiting for k: {held}, you are 2nd"));
-    let shown = done(on(&server, &space, "show k"));
+    let shown = done(tool(&space, "show k"));
     assert_matches(
         &shown.out,
         &format!(
