@@ -141,7 +141,8 @@ pub async fn closed<F: Fixture>(f: &F) {
 pub async fn a_dropped_wait_loses_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let mut watch = watch(f, &b).await;
-    let guard = hold(&a, &key).await;
+    // So long that no renewal makes up for what was lost.
+    let guard = a.lock(&key).ttl(Duration::from_secs(600)).await.unwrap();
     let mut seen = None;
     for polls in 1.. {
         seen = after_polls(&mut watch, polls).await;
