@@ -81,6 +81,9 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Measure what locks cost here, beside what the bare commands cost
     Bench(BenchArgs),
+    /// Tell what happens to locks, as it happens
+    #[command(after_help = WATCH_AFTER_HELP)]
+    Watch(WatchArgs),
     /// Print a script that teaches a shell to complete `tenure`, live keys included
     Completions(CompletionsArgs),
 }
@@ -273,6 +276,26 @@ Exit status: 0, whatever the figures; else
    69  backend unreachable
    64  usage
  128+N  signal N ended it";
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Only keys that match, as with `ls`
+    #[arg(default_value = "*")]
+    pub(crate) glob: String,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// End after so many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+const WATCH_AFTER_HELP: &str = "\
+Events: acquired, released, handed over, lost (its lease ended without a release), forced, and ended
+(released or lost, nobody saw which). What happens faster than it can be looked at is told together.
+Exit status: 0 after --count events, or when nobody reads any more; else
+   69  backend unreachable at the start, or refused; later it is waited for
+   64  usage                          128+N  signal N ended it";
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {

@@ -20,7 +20,8 @@ mod force; // `tenure release --force`: from whoever holds it
 
 mod ls; // `tenure ls`
 mod show; // `tenure show`
-mod view; // what both show, as values and as JSON
+mod watch; // `tenure watch`
+mod view; // what they show, as values and as JSON
 
 mod bench; // `tenure bench`
 
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
         Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
         Command::Bench(args) => bench::bench(args, &cli.everywhere, &mut talk),
+        Command::Watch(args) => watch::watch(args, &cli.everywhere, &mut talk),
         Command::Completions(args) => complete::script(args, &mut talk),
     };
     talk.finish();

@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tenure::backend::{LockInfo, Loss};
 use tenure::time::UnixMillis;
+use tenure::watch::{Event, What};
 use tenure::{Client, Fence, Holder};
 
 use crate::text::{escape, exact, ordinal, shell_word, short};
@@ -86,6 +87,48 @@ pub(crate) fn long_name(holder: &Holder) -> String {
     let notes: Vec<String> = [pid, reason].into_iter().flatten().collect();
     let name = name(holder.client.as_ref());
     if notes.is_empty() { name } else { format!("{name} ({})", notes.join(", ")) }
+}
+
+/// Said when a watch begins.
+pub(crate) fn watching(held: usize) -> String {
+    match held {
+        1 => "tenure: watching, 1 lock is held now".into(),
+        held => format!("tenure: watching, {held} locks are held now"),
+    }
+}
+
+/// Said once while nothing can be seen.
+pub(crate) fn cannot_see(cause: &str) -> String {
+    format!("tenure: cannot see the locks, trying again: {}", escape(cause))
+}
+
+/// What happened to a lock: the word for it, and the rest of the line.
+pub(crate) fn event(event: &Event) -> (&'static str, String) {
+    let unknown = Holder::unknown();
+    let holder = event.holder.as_ref().unwrap_or(&unknown);
+    let (name, held) = (long_name(holder), held_for(holder));
+    let waiters = event.waiters.filter(|count| *count > 0);
+    let waiting = waiters.map(|count| format!(", {count} waiting")).unwrap_or_default();
+    let (word, rest) = match &event.what {
+        What::Acquired => ("acquired", format!(" by {name}")),
+        What::Released => ("released", format!(" by {name}{held}")),
+        What::HandedOver => (
+            "handed over",
+            format!(" to {name}{}", event.from.as_ref().map(former).unwrap_or_default()),
+        ),
+        What::Lost => ("lost", format!(" by {name}{held}")),
+        What::Forced(by) => ("forced", format!(" from {name}{held} by {}", escape(by))),
+        _ => ("ended", format!(": released or lost by {name}{held}, nobody saw which")),
+    };
+    (word, rest + &waiting)
+}
+
+fn former(holder: &Holder) -> String {
+    format!(" by {}{}", long_name(holder), held_for(holder))
+}
+
+fn held_for(holder: &Holder) -> String {
+    holder.since.map(|since| format!(" after {}", short(since.elapsed()))).unwrap_or_default()
 }
 
 /// The end of a wait that was talked about.

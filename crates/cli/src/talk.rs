@@ -169,8 +169,13 @@ pub(crate) fn wants_color(when: When, terminal: bool) -> bool {
 
 /// Prints data. A reader that has seen enough (`| head`) is not an error.
 pub(crate) fn data(text: &str) {
+    let _ = print(text);
+}
+
+/// The same for whoever goes on printing as long as somebody reads.
+pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
 /// Turns the engine's log on, to stderr, for `-v` and `-vv`, in colour where all we say is.

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tenure::Locker;
 
@@ -23,6 +24,8 @@ const URL_FILE: &str = "TENURE_URL_FILE";
 const REDIS_URL: &str = "REDIS_URL";
 /// The engine inside this process.
 const MEMORY: &str = "memory:";
+/// How long to wait before looking again for a directory that is not there.
+const MISSING_PAUSE: Duration = Duration::from_millis(100);
 
 /// Those whose locks end with the process that took them. By name, since asking the engine itself
 /// would make the directory that it is then not to be used for.
@@ -150,6 +153,15 @@ impl Place {
         }
         // Nothing of ours is in there, and it judges patterns like any other.
         tenure::connect(MEMORY).await.map_err(|error| self.trouble(&error))
+    }
+
+    /// The same for whoever stays: where nobody chose a place and there is none yet, it will come with
+    /// the first lock.
+    pub(crate) async fn look_when_there(&self) -> Result<Locker, Trouble> {
+        while self.source == Source::Nobody && self.missing().is_some() {
+            tokio::time::sleep(MISSING_PAUSE).await;
+        }
+        self.look().await
     }
 
     /// The directory of the locks, if there is to be one and there is none.

@@ -1,4 +1,4 @@
-//! What `ls` and `show` show, as values and as JSON.
+//! What `ls`, `show` and `watch` show, as values and as JSON.
 //!
 //! In: [`LockInfo`]s. Out: plain values. The JSON is a promise: fields may be added, none changes its
 //! meaning without a new `schema`. Tokens never appear.
@@ -24,7 +24,7 @@ pub(crate) struct LockView {
 }
 
 #[derive(Debug, Serialize)]
-struct HolderView {
+pub(crate) struct HolderView {
     #[serde(flatten)]
     who: Who,
     held_ms: Option<u64>,
@@ -67,7 +67,7 @@ impl LockView {
 }
 
 impl HolderView {
-    fn of(holding: &Holding) -> Self {
+    pub(crate) fn of(holding: &Holding) -> Self {
         let holder = &holding.holder;
         HolderView {
             who: Who::of(holder, holder.since),
@@ -131,6 +131,7 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 pub(crate) mod samples {
     use super::*;
     use std::time::Duration;
+    use tenure::watch::{Event, What};
     use tenure::{Fence, Key};
 
     pub(crate) fn holder(user: &str, pid: u32) -> Holder {
@@ -139,6 +140,16 @@ pub(crate) mod samples {
         let mut holder = Holder::unknown();
         holder.client = Some(client);
         holder
+    }
+
+    /// It happened to somebody who had held `db-migrate` for 4m12s, in January 2027; two wait.
+    pub(crate) fn event(what: What) -> Event {
+        let lock = busy("db-migrate");
+        let mut event = Event::new(UnixMillis(1_800_000_000_000), lock.key, what);
+        let holding = &lock.holders[0];
+        (event.holder, event.fence) = (Some(holding.holder.clone()), holding.fence);
+        event.waiters = Some(2);
+        event
     }
 
     fn ago(secs: u64) -> Option<UnixMillis> {

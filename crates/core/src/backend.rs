@@ -44,6 +44,8 @@ use crate::key::Key;
 use crate::lease::Lease;
 use crate::time::{Clock, Time, UnixMillis};
 
+pub use crate::hints::{Hint, Hinter, Hints, hints};
+
 /// A future that can be sent between threads, boxed so that [`Backend`] is object-safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -112,6 +114,22 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Who holds and who waits.
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>>;
+
+    /// Tells from now on which locks have changed, until what it gave is dropped: one stream for each
+    /// watch. `None` if this engine cannot tell, or is not allowed to; everything is then looked at
+    /// again and again.
+    fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// How claims ended that held a lock and do not any more: for each the loss, where the engine
+    /// knows of one. What an operator took away is known for as long as its lease would have lasted.
+    fn fates<'a>(
+        &'a self,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+        Box::pin(async { Ok(vec![None; ended.len()]) })
+    }
 
     /// Takes the lock from whoever holds it under the token that the operator saw, and tells the
     /// former holder with a [`Notice::Lost`].
@@ -364,6 +382,8 @@ impl Notices {
 pub enum Query {
     /// This one, literally.
     Key(Key),
+    /// These, literally.
+    Keys(Vec<Key>),
     /// Those whose name matches a [glob](crate::glob).
     Glob(String),
 }
@@ -373,6 +393,7 @@ impl Query {
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Query::Key(key) => key.as_str() == name,
+            Query::Keys(keys) => keys.iter().any(|key| key.as_str() == name),
             Query::Glob(pattern) => crate::glob::matches(pattern, name),
         }
     }

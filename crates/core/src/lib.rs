@@ -5,7 +5,7 @@
 //!
 //! The modules in the order in which a request passes through them:
 //! `locker` → `request` → `acquire` → `gate` → [`backend`], and back up: `lease` ← `renewal` ← `engine`,
-//! then `guard` and `run`.
+//! then `guard` and `run`. [`watch`] is for those who only look.
 
 mod locker;
 mod request;
@@ -15,6 +15,8 @@ mod key;
 mod acquire;
 mod gate;
 mod claim;
+pub mod watch;
+mod hints;
 pub mod backend;
 pub mod memory;
 pub mod file;
@@ -47,3 +49,4 @@ pub use options::{
 };
 pub use owner::Owner;
 pub use request::{Lock, TryLock};
+pub use watch::Watch;

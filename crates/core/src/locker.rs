@@ -15,6 +15,7 @@ use crate::options::{Options, Renew};
 use crate::owner::Owner;
 use crate::request::{Ask, Lock, Request, TryLock};
 use crate::time::Clock;
+use crate::watch::Watch;
 
 /// The least time that a shutdown gives to what is under way in the background.
 const SHUTDOWN_LEAST: Duration = Duration::from_secs(2);
@@ -139,6 +140,19 @@ impl Locker {
     /// What kept the engine from answering.
     pub async fn list(&self, glob: &str) -> Result<Vec<LockInfo>, Error> {
         self.look(None, &Query::Glob(glob.into())).await
+    }
+
+    /// Watches all locks whose name matches a [glob](crate::glob): what happens to them from now on is
+    /// told by [`Watch::next`].
+    ///
+    /// # Errors
+    ///
+    /// What kept the engine from answering.
+    pub async fn watch(&self, glob: &str) -> Result<Watch, Error> {
+        if self.engine.closing.is_cancelled() {
+            return Err(Error::closed(None));
+        }
+        Watch::new(&self.engine, glob).await
     }
 
     /// Whether anybody holds `key`.

@@ -1,7 +1,7 @@
 //! The contract, kept by a Redis server.
 //!
 //! In: claims and leases from the engine. Out: what the scripts answered, as the contract says it.
-//! Waiting is in `wait.rs`, renewing in `renew.rs`, looking in `look.rs`.
+//! Waiting is in `wait.rs`, renewing in `renew.rs`, looking in `look.rs`, watching in `watch.rs`.
 //!
 //! Commands about a key travel on one connection, so that the undoing of a claim cannot overtake its
 //! asking; they belong to the client, which may be shared. Renewals have another for each locker, which lives on the engine's thread, so that neither a blocked application
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Loss,
-    Notice, Notices, Query, Release, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
+    Loss, Notice, Notices, Query, Release, Term, Then,
 };
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Error, Key, Lease, Mode, Token};
@@ -310,6 +310,17 @@ impl Backend for Redis {
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
         Box::pin(async move { Ok(self.shared.inspect(query).await?) })
+    }
+
+    fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
+        Box::pin(async { Ok(self.shared.hints().await?) })
+    }
+
+    fn fates<'a>(
+        &'a self,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+        Box::pin(async move { Ok(self.shared.fates(ended).await?) })
     }
 
     fn force_release<'a>(

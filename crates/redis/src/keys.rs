@@ -47,6 +47,11 @@ impl Keys {
         format!("{}{key}", self.locks)
     }
 
+    /// What the names of locks start with.
+    pub(crate) fn locks(&self) -> &str {
+        &self.locks
+    }
+
     pub(crate) fn queue(&self, key: &Key) -> String {
         format!("{}{key}", self.queues)
     }
@@ -88,6 +93,11 @@ impl Keys {
     /// Short-lived, and only where an operator used force. Holds a token: keep it out of logs.
     pub(crate) fn add_forced(&self, token: Token, words: &mut Words) {
         words.add_parts(&[&self.forced, &token.expose()]);
+    }
+
+    /// The same by itself.
+    pub(crate) fn forced(&self, token: Token) -> String {
+        format!("{}{}", self.forced, token.expose())
     }
 
     /// The lock that the key `raw` is of; `None` if it is none of ours.

@@ -5,7 +5,7 @@
 //!
 //! The modules in the order in which a request passes through them:
 //! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `scripts` (with `keys` and `value`) → `link` → the
-//! server, and back up: `trouble` says what went wrong. `renew` and `look` are the other ways down.
+//! server, and back up: `trouble` says what went wrong. `renew`, `look` and `watch` are the other ways down.
 //!
 //! Absent on purpose, and next: the queue and the inbox that hand a lock over. Until then waiters
 //! poll at their `retry_interval`.
@@ -18,6 +18,7 @@ mod backend;
 mod wait;
 mod renew;
 mod look;
+mod watch;
 mod scripts;
 mod keys;
 mod value;

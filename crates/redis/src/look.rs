@@ -24,6 +24,7 @@ impl Shared {
     pub(crate) async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Trouble> {
         let keys: Vec<Key> = match query {
             Query::Key(key) => vec![key.clone()],
+            Query::Keys(keys) => keys.clone(),
             Query::Glob(_) => self.scan(query).await?.into_iter().collect(),
         };
         let mut found = Vec::new();

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Notices, Query,
-    Release, Renewal, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, Hints, LockInfo, Loss,
+    Notices, Query, Release, Renewal, Term, Then,
 };
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Key, Lease, Token};
@@ -186,6 +186,17 @@ impl<M: Meddler> Backend for Meddled<M> {
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
         self.inner.inspect(query)
+    }
+
+    fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
+        self.inner.hints()
+    }
+
+    fn fates<'a>(
+        &'a self,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+        self.inner.fates(ended)
     }
 
     fn force_release<'a>(

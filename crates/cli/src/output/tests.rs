@@ -274,3 +274,39 @@ fn other_lines() {
         assert_eq!(line, text);
     }
 }
+
+/// Every event, in full.
+#[test]
+fn events_in_full() {
+    let who = "deploy@ci-7 (pid 812, \"release 41\")";
+    let cases = [
+        (What::Acquired, format!("acquired by {who}, 2 waiting")),
+        (What::Released, format!("released by {who} after 4m12s, 2 waiting")),
+        (What::Lost, format!("lost by {who} after 4m12s, 2 waiting")),
+        (
+            What::Forced("ann: \u{1b}stuck".into()),
+            format!("forced from {who} after 4m12s by ann: \\u{{1b}}stuck, 2 waiting"),
+        ),
+        (
+            What::Ended,
+            format!("ended: released or lost by {who} after 4m12s, nobody saw which, 2 waiting"),
+        ),
+    ];
+    for (what, text) in cases {
+        let (word, rest) = event(&samples::event(what));
+        assert_eq!(format!("{word}{rest}"), text);
+    }
+    let mut handed = samples::event(What::HandedOver);
+    (handed.from, handed.waiters) = (handed.holder.replace(samples::holder("ann", 99)), Some(0));
+    let (word, rest) = event(&handed);
+    assert_eq!(
+        format!("{word}{rest}"),
+        format!("handed over to ann@ci-7 (pid 99) by {who} after 4m12s")
+    );
+    assert_eq!(watching(0), "tenure: watching, 0 locks are held now");
+    assert_eq!(watching(1), "tenure: watching, 1 lock is held now");
+    assert_eq!(
+        cannot_see("connection refused"),
+        "tenure: cannot see the locks, trying again: connection refused"
+    );
+}

@@ -204,6 +204,11 @@ impl Running {
         line
     }
 
+    /// What it has printed so far.
+    pub(crate) fn printed(&self) -> String {
+        std::fs::read_to_string(self.out.path()).unwrap()
+    }
+
     fn unread(&self) -> String {
         std::fs::read_to_string(self.err.path()).unwrap()[self.read..].to_owned()
     }

@@ -20,3 +20,4 @@ mod signals;
 mod status;
 mod terminal;
 mod waiting;
+mod watch;

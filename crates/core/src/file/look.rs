@@ -38,8 +38,12 @@ impl Shared {
 
     /// The names of the files to look at: one, or all there are.
     fn names(&self, query: &Query) -> Result<BTreeSet<String>, Fault> {
-        if let Query::Key(key) = query {
-            return Ok([name::encode(key.as_str())].into());
+        match query {
+            Query::Key(key) => return Ok([name::encode(key.as_str())].into()),
+            Query::Keys(keys) => {
+                return Ok(keys.iter().map(|key| name::encode(key.as_str())).collect());
+            }
+            Query::Glob(_) => {}
         }
         let entries = match std::fs::read_dir(self.dir()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
@@ -81,7 +85,12 @@ impl Shared {
         let record = Record::read(files);
         match record.as_ref().and_then(|record| record.closed_rest(&self.clock)) {
             Some(_) => locked.unlock(),
-            None => clear(locked),
+            None => {
+                // Who gives a lock back removes its record first: this one's process ended.
+                let held = record.iter().filter(|record| !record.is_closed());
+                held.for_each(|record| self.state().bury(record.token));
+                clear(locked);
+            }
         }
         let closed = record.filter(|record| record.closed_rest(&self.clock).is_some());
         Ok(closed.map_or(Found::Free, |record| Found::Held(Some(record))))

@@ -38,8 +38,8 @@ pub use dir::default_dir;
 use state::Shared;
 
 use crate::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Notices,
-    Query, Release, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Loss,
+    Notices, Query, Release, Then,
 };
 use crate::claim::{Claim, Mode, Token};
 use crate::error::Error;
@@ -172,6 +172,16 @@ impl Backend for FileLocks {
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
         Box::pin(self.shared.inspect(query))
+    }
+
+    fn fates<'a>(
+        &'a self,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+        let state = self.shared.state();
+        let fates = ended.iter().map(|(_, token)| state.is_buried(*token).then_some(Loss::Session));
+        let fates = fates.collect();
+        Box::pin(async { Ok(fates) })
     }
 
     fn force_release<'a>(

@@ -93,6 +93,11 @@ impl Record {
         Record { closed: Some(closed), ..self.clone() }
     }
 
+    /// Whether its holder gave it back, to be closed for a while.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
     /// How much longer the lock is closed; `None` if it is not (any more).
     pub(super) fn closed_rest(&self, clock: &Clock) -> Option<Duration> {
         let closed = self.closed.as_ref()?;

@@ -40,8 +40,13 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
+/// How many of the dead are remembered, the last ones: they are asked for right after they were found.
+const BURIED_MAX: usize = 256;
+
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// The claims of processes that ended without giving their lock back, as far as we found them.
+    buried: VecDeque<Token>,
     /// By claim: the locks that the kernel gave us.
     pub(super) held: HashMap<Token, Held>,
     /// By claim: those who wait.
@@ -126,6 +131,15 @@ impl Shared {
 }
 
 impl State {
+    pub(super) fn bury(&mut self, token: Token) {
+        self.buried.truncate(BURIED_MAX - 1);
+        self.buried.push_front(token);
+    }
+
+    pub(super) fn is_buried(&self, token: Token) -> bool {
+        self.buried.contains(&token)
+    }
+
     pub(super) fn won(&mut self, key: &Key, token: Token, locked: Locked) {
         let held = Held { key: key.clone(), locked, grant: None, heeded: false };
         self.held.insert(token, held);

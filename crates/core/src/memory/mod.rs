@@ -199,6 +199,15 @@ impl Backend for Memory {
         Box::pin(async move { Ok(self.space.inspect(query)) })
     }
 
+    fn fates<'a>(
+        &'a self,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+        Box::pin(
+            async move { Ok(ended.iter().map(|(_, token)| self.space.fate(*token)).collect()) },
+        )
+    }
+
     fn force_release<'a>(
         &'a self,
         key: &'a Key,

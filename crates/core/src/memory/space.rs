@@ -32,6 +32,15 @@ pub(super) struct Space {
 struct State {
     locks: HashMap<Key, Lock>,
     last_fence: u64,
+    forced: Vec<Taken>,
+}
+
+/// A claim that an operator took the lock from, kept for as long as its lease would have lasted.
+#[derive(Debug)]
+struct Taken {
+    token: Token,
+    by: String,
+    until: Time,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +95,7 @@ impl Space {
     fn on<T>(&self, key: &Key, f: impl FnOnce(&mut Lock, &mut u64, Time) -> T) -> T {
         let now = self.clock.now();
         let mut state = self.state();
-        let State { locks, last_fence } = &mut *state;
+        let State { locks, last_fence, .. } = &mut *state;
         let lock = locks.entry(key.clone()).or_default();
         lock.settle(now, last_fence);
         let answer = f(lock, last_fence, now);
@@ -163,12 +172,24 @@ impl Space {
     }
 
     pub(super) fn force_release(&self, key: &Key, seen: Token, by: &str) -> Release {
-        let taken = self.on(key, |lock, _, _| lock.take(seen).is_some());
-        if !taken {
-            return Release::NotHeld;
-        }
+        let taken = self.on(key, |lock, _, _| lock.take(seen));
+        let Some(held) = taken else { return Release::NotHeld };
+        self.remember(Taken { token: seen, by: by.into(), until: held.until });
         self.tell_lost(key, seen, Loss::Forced(by.into()));
         Release::Freed
+    }
+
+    fn remember(&self, taken: Taken) {
+        let (now, mut state) = (self.clock.now(), self.state());
+        state.forced.retain(|taken| now < taken.until);
+        state.forced.push(taken);
+    }
+
+    /// Who took the lock from this claim, if somebody did.
+    pub(super) fn fate(&self, token: Token) -> Option<Loss> {
+        let state = self.state();
+        let taken = state.forced.iter().find(|taken| taken.token == token)?;
+        Some(Loss::Forced(taken.by.clone()))
     }
 
     /// Forgets all holders; their tokens.
@@ -179,6 +200,7 @@ impl Space {
     pub(super) fn inspect(&self, query: &Query) -> Vec<LockInfo> {
         let keys: Vec<Key> = match query {
             Query::Key(key) => vec![key.clone()],
+            Query::Keys(keys) => keys.clone(),
             Query::Glob(_) => self
                 .state()
                 .locks

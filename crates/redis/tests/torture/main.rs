@@ -26,3 +26,4 @@ mod cancel;
 mod clock;
 mod many;
 mod storm;
+mod watch;

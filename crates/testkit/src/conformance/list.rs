@@ -180,6 +180,16 @@ macro_rules! conformance {
             processes_are_served_in_order,
             a_busy_process_lets_others_in,
         }
+        $crate::conformance_group! { $fixture; watch:
+            acquired_and_released,
+            handed_over,
+            lost,
+            renewals_are_no_events,
+            forced,
+            closed,
+            a_dropped_wait_loses_nothing,
+            ends_with_the_locker,
+        }
     };
 }
 

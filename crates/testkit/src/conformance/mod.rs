@@ -30,6 +30,7 @@ pub mod run;
 pub mod shared;
 pub mod shutdown;
 pub mod waiting;
+pub mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
