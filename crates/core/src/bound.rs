@@ -5,14 +5,15 @@
 //! A timer of the runtime's costs more than the rest of a lock's way through this process: it is set and
 //! taken back under a mutex that all workers share. Here one ticker looks at all bounds a hundred
 //! times a second, so a bound may come late by that; short ones get a timer of their own.
+//!
+//! The ticker is a thread, not a task: a runtime that is kept and not driven any more would keep its
+//! tasks, and with them everybody else's bounds.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
 
 use crate::time::{Clock, Time};
 
@@ -20,21 +21,38 @@ use crate::time::{Clock, Time};
 const TICK: Duration = Duration::from_millis(10);
 /// Bounds below this are kept to the millisecond.
 const COARSE_MIN: Duration = Duration::from_millis(200);
-/// After so many looks with nothing to look at the ticker ends; the next bound starts another.
-const IDLE_TICKS: u32 = 20;
+/// With nothing to look at for so long the ticker ends; the next bound starts another.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// Bounds that one ticker looks after. Cheap to clone; clones share the ticker.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     clock: Clock,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when a ticker that has nothing to look at gets something.
+    entered: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
-    ticking: bool,
+    ticker: Ticker,
+}
+
+/// What the ticker does.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Ticker {
+    #[default]
+    Gone,
+    Looks,
+    /// There is nothing to look at.
+    Rests,
 }
 
 #[derive(Debug)]
@@ -46,7 +64,7 @@ struct Slot {
 impl Bounds {
     /// Bounds by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Bounds { clock, state: Arc::default() }
+        Bounds { clock, shared: Arc::default() }
     }
 
     /// Runs `work` for at most `longest`; `None` if that was not enough. Pin it where it is made: each
@@ -67,16 +85,46 @@ impl Bounds {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has somebody look, if nobody does.
     fn see_to_ticking(&self, mut state: MutexGuard<'_, State>) {
-        if !std::mem::replace(&mut state.ticking, true) {
-            drop(state);
-            let ticker = Ticker { bounds: self.clone(), done: false };
-            Handle::current().spawn(ticker.run());
+        match std::mem::replace(&mut state.ticker, Ticker::Looks) {
+            Ticker::Looks => {}
+            Ticker::Rests => self.shared.entered.notify_one(),
+            Ticker::Gone => {
+                let bounds = self.clone();
+                let thread = std::thread::Builder::new().name("tenure-bounds".into());
+                if thread.spawn(move || bounds.tick()).is_err() {
+                    // Without a thread to be had the next poll of anybody tries again.
+                    state.ticker = Ticker::Gone;
+                }
+            }
         }
+    }
+
+    /// Looks at the bounds until there have been none for a while.
+    fn tick(&self) {
+        while let Some(due) = self.look() {
+            due.into_iter().for_each(Waker::wake);
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Those whose time has come, once there is anybody to look at; `None` if nobody comes for long.
+    fn look(&self) -> Option<Vec<Waker>> {
+        let mut state = self.state();
+        if state.is_empty() {
+            // What a crowd needed is not kept for ever.
+            *state = State { ticker: Ticker::Rests, ..State::default() };
+            let rested =
+                self.shared.entered.wait_timeout_while(state, IDLE, |state| state.is_empty());
+            state = rested.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let idle = state.is_empty();
+        state.ticker = if idle { Ticker::Gone } else { Ticker::Looks };
+        (!idle).then(|| state.wakers(self.clock.now()))
     }
 }
 
@@ -149,52 +197,10 @@ impl State {
         self.free.len() == self.slots.len()
     }
 
-    /// Those to wake because their time has come, or because nobody will any more.
+    /// Those to wake because their time has come.
     fn wakers(&self, by: Time) -> Vec<Waker> {
         let due = self.slots.iter().flatten().filter(|slot| slot.until <= by);
         due.map(|slot| slot.waker.clone()).collect()
-    }
-}
-
-/// Looks at the bounds until there are none for a while.
-struct Ticker {
-    bounds: Bounds,
-    done: bool,
-}
-
-impl Ticker {
-    async fn run(mut self) {
-        let mut idle = 0;
-        while !self.done {
-            self.bounds.clock.sleep(TICK).await;
-            let due = self.look(&mut idle);
-            due.into_iter().for_each(Waker::wake);
-        }
-    }
-
-    fn look(&mut self, idle: &mut u32) -> Vec<Waker> {
-        let mut state = self.bounds.state.lock().unwrap_or_else(PoisonError::into_inner);
-        *idle = if state.is_empty() { *idle + 1 } else { 0 };
-        if *idle == IDLE_TICKS {
-            // What a crowd needed is not kept for ever.
-            *state = State::default();
-            self.done = true;
-        }
-        state.wakers(self.bounds.clock.now())
-    }
-}
-
-impl Drop for Ticker {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        // The runtime has ended, and others may wait on another: they will see to a new ticker.
-        let mut state = self.bounds.state();
-        state.ticking = false;
-        let all = state.wakers(Time::NEVER);
-        drop(state);
-        all.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -234,41 +240,29 @@ mod tests {
         assert_eq!(waiting.await.unwrap(), None);
     }
 
-    /// A bound is kept when the runtime ends whose task looked at it.
+    /// A bound is kept while a runtime stands still that was the first to need one.
     #[tokio::test]
-    async fn a_ticker_that_ends_is_replaced() {
+    async fn a_runtime_that_stands_still_keeps_nobody() {
         let bounds = Bounds::new(Clock::system());
         let other = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let first = bounds.clone();
-        let started = other
-            .spawn(async move { first.within(coarse() * 100, Box::pin(pending::<()>())).await });
+        other.spawn(async move { first.within(coarse() * 100, Box::pin(pending::<()>())).await });
         std::thread::scope(|scope| {
             scope.spawn(|| other.block_on(tokio::task::yield_now()));
         });
-        assert!(bounds.state().ticking, "the other runtime looks");
-        let waiting = tokio::spawn({
-            let bounds = bounds.clone();
-            async move { bounds.within(coarse(), Box::pin(pending::<()>())).await }
-        });
-        tokio::task::yield_now().await;
+        assert!(!bounds.state().is_empty(), "the other runtime waits");
+        assert_eq!(bounds.within(coarse(), Box::pin(pending::<()>())).await, None);
         other.shutdown_background();
-        assert_eq!(waiting.await.unwrap(), None);
-        assert!(started.await.is_err());
     }
 
-    /// A ticker with nothing to look at ends, and the next bound starts another.
-    #[tokio::test(start_paused = true)]
-    async fn an_idle_ticker_ends() {
-        let bounds = Bounds::new(Clock::manual());
-        let clock = bounds.clock.clone();
+    /// With nothing to look at the ticker rests, and looks again when there is something.
+    #[tokio::test]
+    async fn a_resting_ticker_is_woken() {
+        let bounds = Bounds::new(Clock::system());
         for _ in 0..2 {
-            let waiting = tokio::spawn({
-                let bounds = bounds.clone();
-                async move { bounds.within(coarse(), Box::pin(pending::<()>())).await }
-            });
-            while !waiting.is_finished() || bounds.state().ticking {
-                tokio::task::yield_now().await;
-                clock.advance(TICK);
+            assert_eq!(bounds.within(coarse(), Box::pin(pending::<()>())).await, None);
+            while bounds.state().ticker != Ticker::Rests {
+                tokio::time::sleep(TICK).await;
             }
         }
     }
