@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind};
+use tenure_core::backend::Notice;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -143,6 +144,9 @@ async fn keep_up(shared: Arc<Shared>) {
         let trouble = match shared.subscribe().await {
             Ok(live) => {
                 told = false;
+                // Who came to wait while nobody listened has said so to nobody, and will not again:
+                // every lease is to look at its flag.
+                shared.server.tell(Notice::Reconnected);
                 shared.listen(&live).await
             }
             Err(trouble) => trouble,
@@ -173,10 +177,17 @@ impl Shared {
                 () = self.ears.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
                 () = tokio::time::sleep(PING_EVERY) => {}
             }
-            if let Err(trouble) = self.link.call(live, &redis::cmd("PING")).await {
-                return trouble;
+            // One that refuses is there, and tells what there is to tell.
+            match self.link.call(live, &redis::cmd("PING")).await {
+                Err(trouble) if !self.is_on(live) => return trouble,
+                _ => {}
             }
         }
+    }
+
+    /// Whether the connection is still good.
+    fn is_on(&self, live: &Arc<Live>) -> bool {
+        self.link.current().is_some_and(|current| Arc::ptr_eq(&current, live))
     }
 }
 

@@ -74,6 +74,11 @@ impl Desk {
         self.slots().entry(token).or_default().clone()
     }
 
+    /// Whether this claim may wait already.
+    pub(crate) fn knows(&self, token: Token) -> bool {
+        self.slots().contains_key(&token)
+    }
+
     /// Nobody will ask for this claim again.
     pub(crate) fn forget(&self, token: Token) {
         self.slots().remove(&token);
