@@ -306,9 +306,10 @@ impl Backend for Redis {
         })
     }
 
-    fn heed(&self, _: &Arc<Lease>) {
-        // Whoever comes to wait for it says so in our inbox.
-        self.shared.inbox.listen();
+    fn heed(&self, lease: &Arc<Lease>) {
+        // Whoever comes to wait for it says so in our inbox; who waited when it was last granted or
+        // renewed is known.
+        self.shared.inbox.heed(lease.valid_until().before(lease.ttl()));
     }
 
     fn tend(&self) -> BoxFuture<'_, ()> {

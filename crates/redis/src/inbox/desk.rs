@@ -4,7 +4,8 @@
 //! engine; a grant that nobody knows is given back.
 //!
 //! ```text
-//! granted:<token>:<fence>:<flag>:<lock>   contended:<token>:<lock>   forced:<token>:<lock>\n<by>
+//! granted:<token>:<fence>:<flag>:<lock>   ask:<token>:<lock>
+//! contended:<token>:<lock>                forced:<token>:<lock>\n<by>
 //! ```
 
 use std::collections::HashMap;
@@ -40,6 +41,11 @@ pub(crate) struct Push {
     pub(crate) contended: bool,
     /// The server's turn in which it was heard; `None` if we were not sure to be listening.
     pub(crate) turn: Option<u64>,
+}
+
+impl Push {
+    /// Nothing to rely on: whoever gets it asks.
+    const UNSURE: Push = Push { fence: 0, contended: false, turn: None };
 }
 
 impl Slot {
@@ -99,6 +105,7 @@ impl Desk {
         let token = Token::parse(token)?;
         match word {
             "granted" => self.granted(token, rest, turn),
+            "ask" => self.slots().get(&token).map(|slot| slot.put(Push::UNSURE)),
             "contended" => {
                 let key = self.keys.parse_lock(rest.as_bytes())?;
                 self.server.tell(Notice::Contended { key, token });

@@ -380,3 +380,42 @@ async fn an_inbox_is_kept_while_the_server_cannot_save() {
     let _waiter = queued(&server, &b, &waits).await;
     assert_eq!(kind(&server, &waits), "push");
 }
+
+/// A lock that was closed for a moment is had soon after: who waits is told to look again, and does
+/// not sleep until its next heartbeat.
+#[tokio::test]
+async fn a_closed_lock_is_not_left_lying() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let mut fastest = LONG;
+    for _ in 0..3 {
+        let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+        let waiter = queued(&server, &b, &waits).await;
+        eventually("it to be told", || async { kind(&server, &waits) == "push" }).await;
+        let start = std::time::Instant::now();
+        let closed = Then::Closed(Duration::from_millis(10));
+        assert_eq!(a.release(&held, closed).await.unwrap(), Release::Freed);
+        within("the turn", waiter).await.unwrap();
+        fastest = fastest.min(start.elapsed());
+        b.abandon(&waits).await.unwrap();
+    }
+    assert!(fastest < Duration::from_millis(500), "it took {fastest:?} at best, a heartbeat");
+}
+
+/// The same where the inbox was opened meanwhile, for another lock.
+#[tokio::test]
+async fn a_process_that_came_to_listen_is_told_who_waits() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let _waiter = queued(&server, &b, &waits).await;
+    let mut notices = a.notices();
+    let _other = lease(&b, "other", LONG).await;
+    let (there, brief) = (a.clone(), claim("other", LONG));
+    let _brief = tokio::spawn(async move { there.acquire(&brief).await });
+    eventually("both to listen", || async { listeners(&server) == 2 }).await;
+    lapse(Duration::from_millis(100)).await;
+    a.heed(&held);
+    let told = within("a notice", notices.next()).await;
+    assert_eq!(told, Some(tenure_core::backend::Notice::Reconnected));
+}
