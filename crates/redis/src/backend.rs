@@ -32,6 +32,8 @@ use crate::value::Author;
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// What an operator says is cut here, in characters: it is kept on the server for a while.
 const BY_MAX: usize = 200;
+/// Why a forked child cannot use what its parent opened.
+const FORKED: &str = "the client was made by the process that forked this one";
 
 /// Locks on a Redis or Valkey server.
 ///
@@ -67,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) renewals: Link,
     pub(crate) connect_timeout: Duration,
     pub(crate) server: Arc<Server>,
+    /// The process that made the client.
+    pid: u32,
     /// Whether the client was made for this and nobody else, and so is closed with it.
     alone: bool,
 }
@@ -114,6 +118,7 @@ impl Redis {
                 renewals,
                 connect_timeout,
                 server,
+                pid: client.pid(),
                 alone,
             }),
         }
@@ -130,7 +135,8 @@ impl Shared {
         let claim = lease.claim();
         self.inbox.desk().forget(claim.token());
         let (was_ours, turn) = (self.clock.now() < lease.valid_until(), self.server.turn());
-        let run = Run::release(&self.keys, claim, closed);
+        let (run, alone) =
+            (Run::release(&self.keys, claim, closed), claim.shared_owner().is_none());
         let again = match run.on(self.commands.of(claim.key())).await {
             Err(trouble) if trouble.cause() == Cause::Cut => {
                 self.release_again(claim, &run, trouble).await?
@@ -140,8 +146,8 @@ impl Shared {
         match again {
             Again::Answered(answer) => Ok(answer),
             // The same server held it for us when it was first asked, and nobody used force: the
-            // first request did it.
-            Again::Gone(_) if was_ours && self.server.is_at(turn) => Ok(Release::Freed),
+            // first request did it. Of a share nobody can say what that left to the others.
+            Again::Gone(_) if was_ours && alone && self.server.is_at(turn) => Ok(Release::Freed),
             Again::Gone(first) => Err(first.into()),
         }
     }
@@ -175,6 +181,7 @@ impl Shared {
     }
 
     async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
+        self.refuse_forked()?;
         let run = Run::renew(&self.keys, claim, claim.ttl());
         // Read the clock before sending: the server's ttl starts after this, so our view of it can
         // only be too short.
@@ -186,6 +193,7 @@ impl Shared {
     }
 
     async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
+        self.refuse_forked()?;
         let by: String = by.chars().take(BY_MAX).collect();
         let run = Run::force(&self.keys, key, seen, &by);
         let answer = released(run.on(self.commands.of(key)).await?);
@@ -196,6 +204,25 @@ impl Shared {
             self.server.tell(Notice::Lost { key: key.clone(), token: seen, loss });
         }
         Ok(answer)
+    }
+
+    /// Refuses what this engine cannot do before anything is sent.
+    pub(crate) fn refuse_unsupported(&self, claim: &Claim) -> Result<(), Fault> {
+        self.refuse_forked()?;
+        match claim.mode() {
+            Mode::Exclusive => Ok(()),
+            Mode::Permits { .. } => {
+                Err(Fault::new(FaultKind::Unsupported, "`redis:` grants exclusive claims only"))
+            }
+        }
+    }
+
+    /// A forked child has its parent's sockets, and would be told its parent's turns.
+    fn refuse_forked(&self) -> Result<(), Fault> {
+        match std::process::id() == self.pid {
+            true => Ok(()),
+            false => Err(Fault::new(FaultKind::Invalid, FORKED)),
+        }
     }
 
     /// Runs what can be repeated; a second time if the connection broke, as idle ones do.
@@ -220,16 +247,6 @@ fn released(freed: Freed) -> Release {
         Freed::Yes => Release::Freed,
         Freed::Still(others) => Release::StillHeld(others),
         Freed::NotHeld => Release::NotHeld,
-    }
-}
-
-/// Refuses what this engine cannot do before anything is sent.
-pub(crate) fn refuse_unsupported(claim: &Claim) -> Result<(), Fault> {
-    match claim.mode() {
-        Mode::Exclusive => Ok(()),
-        Mode::Permits { .. } => {
-            Err(Fault::new(FaultKind::Unsupported, "`redis:` grants exclusive claims only"))
-        }
     }
 }
 
@@ -289,9 +306,10 @@ impl Backend for Redis {
         })
     }
 
-    fn heed(&self, _: &Arc<Lease>) {
-        // Whoever comes to wait for it says so in our inbox.
-        self.shared.inbox.listen();
+    fn heed(&self, lease: &Arc<Lease>) {
+        // Whoever comes to wait for it says so in our inbox; who waited when it was last granted or
+        // renewed is known.
+        self.shared.inbox.heed(lease.valid_until().before(lease.ttl()));
     }
 
     fn tend(&self) -> BoxFuture<'_, ()> {
@@ -309,7 +327,10 @@ impl Backend for Redis {
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        Box::pin(async move { Ok(self.shared.inspect(query).await?) })
+        Box::pin(async move {
+            self.shared.refuse_forked()?;
+            Ok(self.shared.inspect(query).await?)
+        })
     }
 
     fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {

@@ -45,6 +45,8 @@ struct Shared {
     inbox: Arc<Inbox>,
     keys: Keys,
     author: Author,
+    /// The process that made it.
+    pid: u32,
 }
 
 impl Client {
@@ -73,7 +75,8 @@ impl Client {
         let server = Arc::new(Server::new(target, Clock::system()));
         let commands = Arc::new(Links::new(&server, pool_size));
         let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
-        Client { shared: Arc::new(Shared { server, commands, inbox, keys, author }) }
+        let pid = std::process::id();
+        Client { shared: Arc::new(Shared { server, commands, inbox, keys, author, pid }) }
     }
 
     /// Whether the server can be used.
@@ -96,6 +99,12 @@ impl Client {
 
     pub(crate) fn keys(&self) -> &Keys {
         &self.shared.keys
+    }
+
+    /// The process that made it. A forked child has the same sockets and the same inbox: what it did
+    /// on them would be done in the name of its parent.
+    pub(crate) fn pid(&self) -> u32 {
+        self.shared.pid
     }
 
     pub(crate) fn author(&self) -> &Author {

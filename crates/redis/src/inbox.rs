@@ -15,10 +15,12 @@
 mod desk;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind};
+use tenure_core::backend::Notice;
+use tenure_core::time::Time;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -61,6 +63,21 @@ pub(crate) struct Ears {
     /// The server's turn in which we are subscribed.
     open: watch::Sender<Option<u64>>,
     cut: Notify,
+    /// When we were last subscribed: what was said before that, we may have missed.
+    opened: Mutex<Option<Time>>,
+    /// Somebody relies on hearing what may have been said before we are.
+    missed: AtomicBool,
+}
+
+impl Ears {
+    fn new() -> Self {
+        let (cut, opened, missed) = Default::default();
+        Ears { open: watch::Sender::new(None), cut, opened, missed }
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Option<Time>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Inbox {
@@ -71,7 +88,7 @@ impl Inbox {
         author: &Author,
     ) -> Self {
         let desk = Arc::new(Desk::new(server, commands, keys));
-        let ears = Arc::new(Ears { open: watch::Sender::new(None), cut: Notify::new() });
+        let ears = Arc::new(Ears::new());
         let channel = format!("{}{}", keys.inboxes(), author.client());
         let link = Link::with_pushes(server.clone(), listener(&desk, &ears));
         let shared = Arc::new(Shared { server: server.clone(), link, channel, desk, ears });
@@ -86,6 +103,19 @@ impl Inbox {
             (runs || self.closed.load(Ordering::Acquire), Handle::try_current())
         {
             *task = Some(here.spawn(keep_up(self.shared.clone())).abort_handle());
+        }
+    }
+
+    /// Makes sure that we know of those who wait for what we have held since `since`.
+    pub(crate) fn heed(&self, since: Time) {
+        self.listen();
+        let ears = &self.shared.ears;
+        if ears.opened().is_some_and(|at| at <= since) {
+            return;
+        }
+        ears.missed.store(true, Ordering::SeqCst);
+        if ears.open.borrow().is_some() {
+            self.shared.catch_up();
         }
     }
 
@@ -168,15 +198,34 @@ impl Shared {
     async fn listen(&self, live: &Arc<Live>) -> Trouble {
         let _deaf = Deaf(self.ears.clone());
         self.ears.open.send_replace(Some(live.turn()));
+        if self.ears.opened().replace(self.server.clock().now()).is_some() {
+            self.ears.missed.store(true, Ordering::SeqCst);
+        }
+        self.catch_up();
         loop {
             tokio::select! {
                 () = self.ears.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
                 () = tokio::time::sleep(PING_EVERY) => {}
             }
-            if let Err(trouble) = self.link.call(live, &redis::cmd("PING")).await {
-                return trouble;
+            // One that refuses is there, and tells what there is to tell.
+            match self.link.call(live, &redis::cmd("PING")).await {
+                Err(trouble) if !self.is_on(live) => return trouble,
+                _ => {}
             }
         }
+    }
+
+    /// Who came to wait while nobody listened has said so to nobody, and will not again: every lease
+    /// is to look at its flag.
+    fn catch_up(&self) {
+        if self.ears.missed.swap(false, Ordering::SeqCst) {
+            self.server.tell(Notice::Reconnected);
+        }
+    }
+
+    /// Whether the connection is still good.
+    fn is_on(&self, live: &Arc<Live>) -> bool {
+        self.link.current().is_some_and(|current| Arc::ptr_eq(&current, live))
     }
 }
 

@@ -121,9 +121,15 @@ impl Trouble {
             false => word,
         };
         let (cause, what) = meaning(word, rest);
+        let rest = without_our_words(rest);
         let said = format!("{word} {rest}");
         Self::new(cause, address, format_args!("{what}: {}", said.trim_end()))
     }
+}
+
+/// What a server says of a command that it does not know goes on with what we sent, tokens included.
+fn without_our_words(rest: &str) -> &str {
+    rest.split_once(", with args beginning with").map_or(rest, |(said, _)| said)
 }
 
 /// The driver keeps what the stream said in an `Arc`.
@@ -263,6 +269,13 @@ mod tests {
             read("ERR", "unknown command `EVALSHA`").1,
             "redis `h:1`: a command that we need is disabled or renamed: ERR unknown command `EVALSHA`"
         );
+    }
+
+    /// t66: what we sent is not shown.
+    #[test]
+    fn t66_our_words_are_cut() {
+        let said = read("ERR", "unknown command 'SET', with args beginning with: 'k' 'secret' ").1;
+        assert!(said.ends_with(": ERR unknown command 'SET'"), "{said}");
     }
 
     /// Before version 7 the word stands inside: it is found there.

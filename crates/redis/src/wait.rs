@@ -20,7 +20,7 @@ use tenure_core::backend::{Attempt, Fault, Grant, Term};
 use tenure_core::time::{Time, UnixMillis};
 use tenure_core::{Claim, Sight};
 
-use crate::backend::{Shared, refuse_unsupported};
+use crate::backend::Shared;
 use crate::inbox::Push;
 use crate::jitter::jittered;
 use crate::scripts::{Asked, How, Run};
@@ -35,7 +35,8 @@ const AFTER_END: Duration = Duration::from_millis(2);
 const AFTER_THE_NEXT: Duration = Duration::from_millis(20);
 /// How often one that waits says that it is alive, at the least.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// For how many heartbeats it is believed: one may be late, one may be lost.
+/// For how many heartbeats it is believed: one may be late, one may be lost. And for long enough to
+/// find out that one was lost, which takes the response time-out.
 const HEARTBEATS_GOOD: u32 = 3;
 
 /// A heartbeat that was answered with "you wait": when it was sent, and what it proves.
@@ -57,7 +58,7 @@ enum Asking {
 impl Shared {
     /// One attempt; "held by another" is an answer.
     pub(crate) async fn ask_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        refuse_unsupported(claim)?;
+        self.refuse_unsupported(claim)?;
         match self.take_bare(claim).await {
             Ok(Some(grant)) => return Ok(Attempt::Granted(grant)),
             Err(trouble) if trouble.cause() != Cause::Cut => return Err(trouble.into()),
@@ -79,16 +80,20 @@ impl Shared {
 
     /// Waits until the lock is granted, or it is plain that waiting is of no use.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Grant, Fault> {
-        refuse_unsupported(claim)?;
-        self.inbox.listen();
-        // Whatever is wrong with it, the script finds out.
-        if let Ok(Some(grant)) = self.take_bare(claim).await {
+        self.refuse_unsupported(claim)?;
+        // One that waits already may stand in the queue, which the bare command would not leave.
+        // Whatever else is wrong with it, the script finds out.
+        if !self.inbox.desk().knows(claim.token())
+            && let Ok(Some(grant)) = self.take_bare(claim).await
+        {
             return Ok(grant);
         }
         let slot = self.inbox.desk().expect(claim.token());
         let mut hearing = self.inbox.changes();
         let (mut down_since, mut heartbeat) = (None, None);
         loop {
+            // Each time: the runtime that it lives on may have ended.
+            self.inbox.listen();
             hearing.mark_unchanged();
             let from = self.clock.now();
             let pause = match self.ask(claim, from).await {
@@ -121,7 +126,8 @@ impl Shared {
         let hears = self.inbox.hears();
         let every = if hears { HEARTBEAT.min(claim.ttl() / 3) } else { claim.retry_interval() };
         let good = HEARTBEAT.max(every) * HEARTBEATS_GOOD;
-        let how = if hears { How::Told(good) } else { How::Asks(good) };
+        let after_a_loss = HEARTBEAT * 2 + self.server.target().response_timeout();
+        let how = if hears { How::Told(good.max(after_a_loss)) } else { How::Asks(good) };
         let run = Run::acquire(&self.keys, &self.author, claim, how);
         match run.on(self.commands.of(claim.key())).await? {
             Asked::Granted { fence, contended } => {
@@ -148,7 +154,8 @@ impl Shared {
         let Heartbeat { from, stamp, turn } = heartbeat?;
         let told_by_the_same = push.turn == Some(turn) && self.server.is_at(turn);
         let enough_left = self.clock.now() < from.after(claim.ttl() / 2);
-        let later = push.fence > stamp && claim.fenced();
+        // One that will not be renewed is to have the whole of its ttl, which asking gives it.
+        let later = push.fence > stamp && claim.fenced() && claim.renewed();
         (told_by_the_same && later && enough_left)
             .then(|| grant(claim, from, push.fence, push.contended))
     }

@@ -4,7 +4,8 @@
 //! engine; a grant that nobody knows is given back.
 //!
 //! ```text
-//! granted:<token>:<fence>:<flag>:<lock>   contended:<token>:<lock>   forced:<token>:<lock>\n<by>
+//! granted:<token>:<fence>:<flag>:<lock>   ask:<token>:<lock>
+//! contended:<token>:<lock>                forced:<token>:<lock>\n<by>
 //! ```
 
 use std::collections::HashMap;
@@ -42,6 +43,11 @@ pub(crate) struct Push {
     pub(crate) turn: Option<u64>,
 }
 
+impl Push {
+    /// Nothing to rely on: whoever gets it asks.
+    const UNSURE: Push = Push { fence: 0, contended: false, turn: None };
+}
+
 impl Slot {
     /// The next grant that is told, also one that was told before.
     pub(crate) async fn push(&self) -> Push {
@@ -74,6 +80,11 @@ impl Desk {
         self.slots().entry(token).or_default().clone()
     }
 
+    /// Whether this claim may wait already.
+    pub(crate) fn knows(&self, token: Token) -> bool {
+        self.slots().contains_key(&token)
+    }
+
     /// Nobody will ask for this claim again.
     pub(crate) fn forget(&self, token: Token) {
         self.slots().remove(&token);
@@ -94,6 +105,7 @@ impl Desk {
         let token = Token::parse(token)?;
         match word {
             "granted" => self.granted(token, rest, turn),
+            "ask" => self.slots().get(&token).map(|slot| slot.put(Push::UNSURE)),
             "contended" => {
                 let key = self.keys.parse_lock(rest.as_bytes())?;
                 self.server.tell(Notice::Contended { key, token });

@@ -27,3 +27,4 @@ mod clock;
 mod many;
 mod storm;
 mod watch;
+mod regress;

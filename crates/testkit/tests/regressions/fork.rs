@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use tenure_testkit::process::Program;
+use tenure_testkit::servers::RedisServer;
 
 /// In a forked child, re-entry, waiting and renewing err at once: it neither holds what its parent
 /// holds, nor waits for a turn that nobody can give it.
@@ -14,5 +15,20 @@ fn a_forked_child_neither_reenters_nor_waits_nor_renews() {
         assert_eq!(said, "lock `k` belongs to the process that forked this one", "{what}");
     }
     assert_eq!(program.wait_for("parent holds"), "true");
+    assert!(program.wait().success());
+}
+
+/// A forked child cannot use its parent's client: it would hear of its parent's turns, take them for
+/// nobody's, and give them back.
+#[test]
+fn a_forked_child_cannot_use_its_parents_client() {
+    let server = RedisServer::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forked_client"));
+    let mut program = Program::spawn(command.arg(server.url()));
+    for what in ["try:", "wait:", "list:"] {
+        let said = program.wait_for(what);
+        let why = "the client was made by the process that forked this one";
+        assert!(said.ends_with(why), "{what} {said}");
+    }
     assert!(program.wait().success());
 }

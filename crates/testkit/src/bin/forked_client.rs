@@ -1,0 +1,54 @@
+//! `forked_client URL`: makes a client, forks, and says what the child's own locker on it comes to.
+//!
+//! Each of the child's attempts gets one poll, so that what would reach the server says `waits`.
+
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test program: it talks to its test on stdout, and what is unexpected ends it"
+)]
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use tenure::redis::{Client, Redis};
+use tenure::{Error, Locker};
+
+fn main() {
+    let url = std::env::args().nth(1).expect("a URL");
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().expect("a runtime");
+    let client = runtime.block_on(Client::connect(&url)).expect("the server can be used");
+    match split() {
+        ForkResult::Child => child(&Locker::new(Redis::with(&client))),
+        ForkResult::Parent { child } => {
+            let ended = waitpid(child, None);
+            assert!(matches!(ended, Ok(WaitStatus::Exited(_, 0))), "{ended:?}");
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "fork is what this program is about")]
+fn split() -> ForkResult {
+    // SAFETY: this process has one thread, so no other can have held a mutex.
+    unsafe { fork() }.expect("fork")
+}
+
+fn child(locker: &Locker) -> ! {
+    println!("try: {}", outcome(locker.try_lock("k").into_future()));
+    println!("wait: {}", outcome(locker.lock("k").into_future()));
+    println!("list: {}", outcome(locker.list("*")));
+    std::process::exit(0)
+}
+
+/// What one poll comes to.
+fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(_)) => "done".into(),
+        Poll::Ready(Err(error)) => error.to_string(),
+        Poll::Pending => "waits".into(),
+    }
+}
