@@ -190,7 +190,10 @@ impl Link {
         if let Some(known) = self.known(asked_at) {
             return known;
         }
-        let _one = self.connecting.lock().await;
+        // Whoever connects may be on a runtime that stands still: it is waited for as long as
+        // connecting may take, and no longer.
+        let longest = self.server.target().connect_timeout();
+        let _one = tokio::time::timeout(longest, self.connecting.lock()).await;
         match self.known(asked_at) {
             Some(known) => known,
             None => self.connect().await,
@@ -240,6 +243,10 @@ impl Link {
         let mut state = self.state();
         if live.left_a_stray() {
             state.stray = Some(self.now());
+        }
+        // Two that connected at a time: on one each, commands would overtake each other.
+        if let Some(first) = state.at(&self.server) {
+            return Ok(first);
         }
         (state.live, state.old, state.failed) = (Some(live.clone()), None, None);
         Ok(live)

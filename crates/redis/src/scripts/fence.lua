@@ -6,7 +6,7 @@ local function next_fence()
   local time = redis.call('TIME')
   local now = (time[1] - 1735689600) * 256000 + time[2] * 0.256
   now = now < 1 and 1 or now - now % 1
-  local text = string.format('%d', now)
+  local text = string.format('%.0f', now)
   local last = redis.pcall('SET', fence, text, 'GET')
   if not last then return text end
   if type(last) == 'table' then
@@ -16,7 +16,7 @@ local function next_fence()
   local number = #last < 17 and not string.find(last, '%D') and tonumber(last)
   if number and number < now then return text end
   local sane = number and number < 2 ^ 50 - 1
-  local next = sane and string.format('%d', number + 1)
+  local next = sane and string.format('%.0f', number + 1)
   redis.call('SET', fence, next or last)
   return next, { token, 'count', last }
 end

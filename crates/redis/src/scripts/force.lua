@@ -36,7 +36,10 @@ if shared then
   redis.call('ZREM', holders, token)
   redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
   local others = redis.call('ZCARD', holders)
-  if others > 0 then return { token, 'still', others } end
+  if others > 0 then
+    last_as_long_as_the_last()
+    return { token, 'still', others }
+  end
 end
 local passed, next = pcall(hand_over)
 if not (passed and next) then redis.call('DEL', lock) end

@@ -23,6 +23,12 @@ local function leave(waiter)
   redis.call('HDEL', beats, waiter)
 end
 
+-- The lock of a shared owner ends with the last of its claims.
+local function last_as_long_as_the_last()
+  local last = redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2]
+  redis.call('PEXPIRE', lock, math.max(last - clock(), 1))
+end
+
 -- Makes `waiter` the holder. `who` is its token, or its shared owner with a `=` before it.
 local function seat(waiter, who, flag, body, ttl)
   if string.sub(who, 1, 1) == '=' then
@@ -45,26 +51,43 @@ local function offer(waiter, how, ttl, body)
   seat(waiter, who, flag, table.concat({ 't1', client, who, since }, ':') .. rest, ttl)
   local message = table.concat({ 'granted', waiter, number, flag, lock }, ':')
   if how == 'push' and waiter ~= token and not tell(client, message) then return nil end
-  leave(waiter)
+  pcall(leave, waiter)
   return number, flag
+end
+
+-- One that is not told learns of it by asking, which makes it last; if it has died, others need not
+-- wait for longer than they would have waited to hear of it. Who asks now has heard.
+local function lasts(waiter, how, ttl, rest)
+  if how == 'push' or waiter == token then return ttl end
+  return math.min(ttl, math.max(rest, 3000))
 end
 
 -- Gives the lock to the first waiter that can be reached: who, its fence, the flag; or nil. One that
 -- has not been heard of in time is dropped; one that cannot be told keeps its place, since it may be
--- reconnecting.
+-- reconnecting, and so many are passed over at most.
 local function hand_over()
-  local now = clock()
-  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
+  local now, unheard = clock(), 0
+  while unheard < 32 do
+    local waiter = redis.call('ZRANGE', queue, unheard, unheard)[1]
+    if not waiter then return end
     local beat = redis.call('HGET', beats, waiter) or ''
     local good, how, ttl, body = string.match(beat, '^(%d+) (%a+) (%d+) (.*)$')
     if not good or tonumber(good) < now then
       leave(waiter)
     else
-      -- One that is not told learns of it by asking, which makes it last; if it has died, others
-      -- need not wait for longer than they would have waited to hear of it.
-      local lasts = how == 'poll' and math.min(tonumber(ttl), math.max(good - now, 3000)) or tonumber(ttl)
-      local number, flag = offer(waiter, how, lasts, body)
+      local number, flag = offer(waiter, how, lasts(waiter, how, tonumber(ttl), good - now), body)
       if number then return waiter, number, flag end
+      unheard = unheard + 1
     end
+  end
+end
+
+-- Has the first waiter that can be told ask again: what it knows of the lock's end is not so any more.
+local function rouse()
+  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
+    local beat = redis.call('HGET', beats, waiter) or ''
+    local client = string.match(beat, '^%d+ push %d+ t1:([^:]*):')
+    local message = table.concat({ 'ask', waiter, lock }, ':')
+    if client and listens(client) and tell(client, message) then return end
   end
 end

@@ -39,15 +39,15 @@ local fence, queue, beats, holders, inbox = KEYS[2], KEYS[3], KEYS[4], KEYS[5], 
 -- Whoever gives back waits no more. It may wait: a heartbeat that was under way when it was granted
 -- the lock is carried out before this, and where the lock has been another's since, it queues again.
 pcall(leave, token)
+-- Whoever gives back what nobody wanted knows its token only, which may be that of a share.
+if holder and string.sub(holder, 1, 1) == '=' and who == token then who = holder end
 if holder ~= who then return { token, 'not_held' } end
 if who ~= token then
   local ours = redis.call('ZREM', holders, token)
   redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
   local others = redis.call('ZCARD', holders)
   if others > 0 and ours == 1 then
-    -- The lock lasts as long as the last of them.
-    local last = redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2]
-    redis.call('PEXPIRE', lock, math.max(last - clock(), 1))
+    last_as_long_as_the_last()
     return { token, 'still', others }
   end
   if ours == 0 then return { token, 'not_held' } end
@@ -56,6 +56,7 @@ end
 if closed > 0 then
   -- Without its token, so that nobody can release it again; the words for people stay.
   redis.call('SET', lock, '-t1:closed::' .. rest, 'PX', closed)
+  pcall(rouse)
   return { token, 'freed' }
 end
 -- Whatever is wrong with the queue, what is ours can be given back.
