@@ -15,7 +15,7 @@ cargo xtask COMMAND
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
   model [--large]    every state of the queue protocol, within bounds
-  torture [--seed N] [--secs S] [keep|destroy]
+  torture [--seed N] [--secs S] [--brisk] [keep|destroy]
                      processes fight for locks on Redis under random faults; the judge's figures
 ";
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Contenders, Counts, PAUSE, Plan};
+use super::{Contenders, Counts, Plan};
 use crate::dice::Dice;
 use crate::history::{Event, Recorder};
 use crate::judge::Reached;
@@ -68,6 +68,7 @@ impl Field {
         command.arg("--registers").arg(self.path("registers"));
         command.arg("--until").arg(self.path("over"));
         command.arg(format!("--tasks={}", self.plan.tasks)).arg(format!("--seed={}", dice.roll()));
+        command.args(self.plan.brisk.then_some("--brisk"));
         let mut program = Program::spawn(&mut command);
         program.wait_for("ready");
         (owner, program)
@@ -82,7 +83,7 @@ impl Field {
     ) -> Counts {
         let mut counts = Counts::new();
         while Instant::now() < end {
-            pass(dice.between(PAUSE[0], PAUSE[1]));
+            pass(self.plan.pause(dice));
             if contenders == Contenders::Struck {
                 *counts.entry(self.strike(dice)).or_default() += 1;
             }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::dice::Dice;
-use crate::history;
+use crate::history::{self, Event, History};
 use crate::judge::{Judge, Reached};
 use crate::wait::{DEADLINE, pass};
 
@@ -50,8 +50,9 @@ pub const TTLS: [Duration; 3] =
 pub const TTL_LONGEST: Duration = Duration::from_millis(1_500);
 /// What may come on top of a ttl before a key is had again: finding a new connection, a slow machine.
 const A_LITTLE: Duration = Duration::from_secs(4);
-/// The pause between two faults.
+/// The pause between two faults, and where many hand-overs are wanted in between.
 const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(400)];
+const PAUSE_BRISK: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(4)];
 
 /// Whether contenders are struck too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub struct Plan {
     pub promise: Promise,
     /// The program that can `contend`.
     pub program: PathBuf,
+    /// Whether contenders hold for no time, and faults leave them more of it.
+    pub brisk: bool,
 }
 
 impl Plan {
@@ -93,7 +96,21 @@ impl Plan {
         };
         let keys = ["x", "y", "z"].map(String::from).into();
         let program = program.into();
-        Plan { seed, time, processes: 4, tasks: 3, keys, contenders, promise, program }
+        let (processes, tasks, brisk) = (4, 3, false);
+        Plan { seed, time, processes, tasks, keys, contenders, promise, program, brisk }
+    }
+
+    /// The same for many hand-overs between processes: eight of one task each on two keys.
+    #[must_use]
+    pub fn brisk(mut self) -> Self {
+        (self.processes, self.tasks, self.brisk) = (8, 1, true);
+        self.keys.truncate(2);
+        self
+    }
+
+    fn pause(&self, dice: &mut Dice) -> Duration {
+        let [least, most] = if self.brisk { PAUSE_BRISK } else { PAUSE };
+        dice.between(least, most)
     }
 }
 
@@ -117,7 +134,7 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
         scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
         let striking = scope.spawn(|| {
             let mut strike = Strike::new(&mut server_dice, &plan.keys, &recorder);
-            strike_until(end, faults, arena, &mut strike)
+            strike_until(end, faults, arena, plan, &mut strike)
         });
         let mut counts = field.strike_until(end, plan.contenders, &mut dice);
         counts.extend(striking.join().expect("the faults can be made"));
@@ -140,7 +157,7 @@ fn outcome(
     watch: &Watch,
 ) -> Outcome {
     let history = history::read_dir(&field.histories()).expect("the histories can be read");
-    let orphans = watch.orphans(&history);
+    let (orphans, hand_overs) = (watch.orphans(&history), hand_overs(&history));
     let recovered = reached.iter().filter_map(|fact| fact.after).max();
     let verdict = Judge::new(history).register(field.tally()).reached(reached).verdict();
     Outcome {
@@ -149,21 +166,35 @@ fn outcome(
         promise: plan.promise,
         faults,
         verdict,
+        hand_overs,
         recovered,
         orphans,
         leftovers,
     }
 }
 
+/// How often a key went from one process to another.
+fn hand_overs(history: &History) -> u64 {
+    let mut last = BTreeMap::<&str, &str>::new();
+    let grants =
+        history.records().iter().filter(|record| matches!(record.event, Event::Granted { .. }));
+    let changes = grants.filter(|record| {
+        let process = record.owner.split('/').next().unwrap_or_default();
+        last.insert(&record.key, process).is_some_and(|before| before != process)
+    });
+    changes.count() as u64
+}
+
 fn strike_until<A: Arena>(
     end: Instant,
     faults: &[Fault<A>],
     arena: &A,
+    plan: &Plan,
     strike: &mut Strike<'_>,
 ) -> Counts {
     let mut counts = Counts::new();
     while Instant::now() < end && !faults.is_empty() {
-        pass(strike.dice.between(PAUSE[0], PAUSE[1]));
+        pass(plan.pause(strike.dice));
         let fault = strike.dice.pick(faults);
         fault.strike(arena, strike);
         *counts.entry(fault.name()).or_default() += 1;

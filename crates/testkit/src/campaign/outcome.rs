@@ -32,6 +32,8 @@ pub struct Outcome {
     pub faults: Counts,
     /// The judge's.
     pub verdict: Verdict,
+    /// How often a key went from one process to another.
+    pub hand_overs: u64,
     /// How long after the faults the last key was had again.
     pub recovered: Option<Duration>,
     /// Locks that nobody relied on.
@@ -80,6 +82,7 @@ impl fmt::Display for Outcome {
         let mut listed = faults.iter().map(|(name, count)| format!(" {name} {count}"));
         write!(f, "{}", listed.next().unwrap_or_default())?;
         listed.try_for_each(|one| write!(f, ",{one}"))?;
+        write!(f, "\n{} hand-overs between processes", self.hand_overs)?;
         write!(f, "\n{verdict}")?;
         if let Some(recovered) = self.recovered {
             write!(f, ", the last {recovered:.1?} after the faults")?;

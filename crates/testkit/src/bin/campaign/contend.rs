@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// What chance follows from.
     #[arg(long)]
     seed: u64,
+    /// Mostly wait and let go at once: as many hand-overs as can be.
+    #[arg(long)]
+    brisk: bool,
 }
 
 /// One task.
@@ -114,7 +117,7 @@ impl Contender {
     async fn ask(&mut self, key: &str, noted: &Noted) -> Result<Option<Guard>, Error> {
         let (ttl, label) = (*self.dice.pick(&TTLS), noted.label());
         let lock = self.locker.lock(key).ttl(ttl).retry_interval(RETRY).label(label.clone());
-        match self.dice.below(8) {
+        match self.dice.below(if self.options.brisk { 100 } else { 8 }) {
             0 => self.locker.try_lock(key).ttl(ttl).label(label).await,
             1 => {
                 let moment = Duration::from_micros(self.dice.below(5_000));
@@ -148,6 +151,9 @@ impl Contender {
 
     /// Mostly short; some long enough to need renewals.
     fn hold_time(&mut self) -> Duration {
+        if self.options.brisk && !self.dice.one_in(2_000) {
+            return Duration::ZERO;
+        }
         let most = if self.dice.one_in(25) { 1_000 } else { 4 };
         self.dice.between(Duration::ZERO, Duration::from_millis(most))
     }
@@ -155,6 +161,9 @@ impl Contender {
 
 /// Stays for `time`, noting how far the lease is extended; whether it was lost first.
 async fn stay(guard: &Guard, noted: &Noted, time: Duration) -> bool {
+    if time.is_zero() {
+        return false;
+    }
     let looks = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -47,6 +47,10 @@ struct Run {
     /// How many tasks each of them has.
     #[arg(long)]
     tasks: Option<usize>,
+    /// Hold for no time and strike less often, for as many hand-overs as can be; one task for each of
+    /// eight processes on two keys, unless said otherwise.
+    #[arg(long)]
+    brisk: bool,
     /// Fight on this server, of any engine, instead of one of our own: only contenders are struck.
     #[arg(long, conflicts_with = "kind")]
     url: Option<String>,
@@ -97,6 +101,9 @@ fn plan(options: &Run, promise: Promise) -> Plan {
     println!("--seed {seed} repeats the choices of this run, not its timing");
     let program = std::env::current_exe().expect("a program knows where it is");
     let mut plan = Plan::new(seed, Duration::from_secs(options.secs), promise, program);
+    if options.brisk {
+        plan = plan.brisk();
+    }
     plan.processes = options.processes.unwrap_or(plan.processes);
     plan.tasks = options.tasks.unwrap_or(plan.tasks);
     plan
