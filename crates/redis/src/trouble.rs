@@ -99,7 +99,10 @@ impl Trouble {
 
     /// Reads an error that kept us from connecting.
     pub(crate) fn of_connect(address: &dyn fmt::Display, error: &RedisError) -> Self {
-        if error.kind() == ErrorKind::RESP3NotSupported {
+        // The driver knows it by one kind of quotation marks; old servers use another.
+        let said = error.detail().unwrap_or_default();
+        let unknown = said.starts_with("unknown command") && said.contains("HELLO");
+        if error.kind() == ErrorKind::RESP3NotSupported || unknown {
             let what = "the server is too old: version 6.2 or later is needed";
             return Self::new(Cause::Unsupported, address, what);
         }
