@@ -14,6 +14,7 @@ mod url;
 mod tls;
 mod builder;
 mod client;
+pub mod kv;
 mod backend;
 mod wait;
 mod renew;
@@ -33,3 +34,4 @@ pub use builder::{
     RESPONSE_TIMEOUT_DEFAULT,
 };
 pub use client::Client;
+pub use kv::{Kv, KvExt};
