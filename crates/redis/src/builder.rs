@@ -36,8 +36,8 @@ pub const POOL_SIZE_DEFAULT: usize = 1;
 pub const POOL_SIZE_MAX: usize = 64;
 
 /// The bounds of both time-outs. The engine gives up on any call after ten seconds.
-const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-const TIMEOUT_MAX: Duration = Duration::from_secs(4);
+pub(crate) const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(4);
 
 /// How to reach a server; made by [`Redis::builder`] or [`Client::builder`].
 #[derive(Clone)]

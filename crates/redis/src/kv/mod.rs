@@ -19,11 +19,13 @@ mod send;
 mod wire;
 mod meter;
 mod health;
+mod config;
 mod error;
 
 pub use ask::TTL_MAX;
 pub use codec::{Bytes, Json};
 pub use command::{Answer, Answers, Batch, Command, Kv, Verb};
+pub use config::Config;
 pub use error::{Error, ErrorKind};
 pub use ext::KvExt;
 pub use flight::Flights;
