@@ -1,7 +1,7 @@
 //! Calls that are dropped half-way never shift a reply to another caller.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure_redis::{Client, KvExt};
@@ -36,7 +36,8 @@ async fn call(redis: &Client, own: u64, dice: &mut Dice) {
         2 => assert_eq!(redis.hget(&format!("hash:{own}"), &key).await.unwrap(), Some(own)),
         3 => assert_eq!(redis.lrange::<u64>(&format!("list:{own}"), 0, -1).await.unwrap(), [own]),
         4 => {
-            let filled = redis.pipeline(|p| (p.get::<String>(&key), p.exists("none"), p.exists(&key)));
+            let filled =
+                redis.pipeline(|p| (p.get::<String>(&key), p.exists("none"), p.exists(&key)));
             let filled = if dice.one_in(2) { filled.atomic() } else { filled };
             assert_eq!(filled.await.unwrap(), (Some(text), false, true));
         }

@@ -44,7 +44,10 @@ async fn slow() {
     let error = within("an error", redis.set("k", "after").into_future()).await.unwrap_err();
     assert!(error.is_unknown(), "{error:?}");
     assert!(started.elapsed() >= TIMEOUT && started.elapsed() < TIMEOUT + SLACK);
-    assert!(error.to_string().starts_with("set `k`: no answer, it may have been done: "), "{error}");
+    assert!(
+        error.to_string().starts_with("set `k`: no answer, it may have been done: "),
+        "{error}"
+    );
     let error = within("an error", redis.get::<String>("k")).await.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     server.go_on();

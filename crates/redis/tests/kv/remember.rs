@@ -328,17 +328,17 @@ async fn d6_a_dead_loader_is_taken_over() {
     let (a, b) = (client(&server).await, client(&server).await);
     let first = {
         let (locker, source, a) = (Locker::new(Redis::with(&a)), source.clone(), a.clone());
-        tokio::spawn(async move {
-            a.remember("user:1", LONG, || source.load()).across(&locker).await
-        })
+        tokio::spawn(
+            async move { a.remember("user:1", LONG, || source.load()).across(&locker).await },
+        )
     };
     source.begun(1).await;
     let locker = Locker::new(Redis::with(&b));
     let second = {
         let source = source.clone();
-        tokio::spawn(async move {
-            b.remember("user:1", LONG, || source.load()).across(&locker).await
-        })
+        tokio::spawn(
+            async move { b.remember("user:1", LONG, || source.load()).across(&locker).await },
+        )
     };
     all_have_missed(&server, 2).await;
     first.abort();

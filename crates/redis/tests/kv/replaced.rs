@@ -40,9 +40,7 @@ impl Kv for InMemory {
     }
 
     fn ask_all<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Result<Answers, Error>> {
-        Box::pin(async {
-            Ok(batch.commands.iter().map(|command| self.answer(command)).collect())
-        })
+        Box::pin(async { Ok(batch.commands.iter().map(|command| self.answer(command)).collect()) })
     }
 
     fn flights(&self) -> &Flights {
