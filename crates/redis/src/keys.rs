@@ -64,21 +64,22 @@ impl Keys {
         }
     }
 
-    /// The value that whoever uses the client calls `key`; or the name of ours that it would hit.
-    pub(crate) fn value(&self, key: &[u8]) -> Result<Vec<u8>, &'static str> {
+    /// The value that whoever uses the client calls `key`, in two parts; or the name of ours that it
+    /// would hit.
+    pub(crate) fn value<'a>(&'a self, key: &'a [u8]) -> Result<[&'a [u8]; 2], &'static str> {
         let hit = |ours: &&str| match ours.ends_with(':') {
             true => key.starts_with(ours.as_bytes()),
             false => key == ours.as_bytes(),
         };
         match OURS.into_iter().find(|ours| hit(ours)) {
             Some(ours) => Err(ours),
-            None => Ok([self.values.as_bytes(), key].concat()),
+            None => Ok([self.values.as_bytes(), key]),
         }
     }
 
-    /// The highest fence that wrote the value `key`.
-    pub(crate) fn fenced(&self, key: &[u8]) -> Vec<u8> {
-        [self.fenced.as_bytes(), key].concat()
+    /// The highest fence that wrote the value `key`, in two parts.
+    pub(crate) fn fenced<'a>(&'a self, key: &'a [u8]) -> [&'a [u8]; 2] {
+        [self.fenced.as_bytes(), key]
     }
 
     pub(crate) fn lock(&self, key: &Key) -> String {
@@ -190,9 +191,10 @@ mod tests {
             assert!(keys.value(name.as_bytes()).is_err(), "{name}");
         }
         for name in ["lock", "locks:1", "fences", "fence:1", "", "order:lock:1"] {
-            assert_eq!(keys.value(name.as_bytes()).unwrap(), format!("tenure:{name}").as_bytes());
+            let whole = keys.value(name.as_bytes()).unwrap().concat();
+            assert_eq!(whole, format!("tenure:{name}").as_bytes());
         }
-        assert_eq!(keys.fenced(b"\xff"), b"tenure:fenced:\xff");
+        assert_eq!(keys.fenced(b"\xff").concat(), b"tenure:fenced:\xff");
     }
 
     /// t59: a prefix with glob characters is taken literally.

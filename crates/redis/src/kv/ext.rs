@@ -190,6 +190,11 @@ pub trait KvExt: Kv {
     /// the loader reaches all who wait and is not kept. A value that cannot be read as a `T` counts as
     /// none; a warning in the log says so. What was loaded is returned even if it could not be kept.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the load to the next caller. A future that is neither dropped nor
+    /// polled keeps the others waiting.
+    ///
     /// ```no_run
     /// # async fn load(id: u64) -> Result<String, std::io::Error> { Ok(String::new()) }
     /// # async fn example(redis: &dyn tenure_redis::Kv) -> Result<(), tenure_redis::kv::Error> {

@@ -5,7 +5,6 @@
 
 use std::error::Error as StdError;
 use std::future::{Future, IntoFuture};
-use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
@@ -38,7 +37,7 @@ struct Recall<'a, K: ?Sized> {
 /// What was found, as it is kept and as it is wanted.
 struct Found<T> {
     value: T,
-    bytes: Arc<[u8]>,
+    bytes: Vec<u8>,
 }
 
 impl<'a, K: ?Sized, F> Remember<'a, K, F> {
@@ -66,7 +65,7 @@ where
     K: Kv + ?Sized,
     F: FnOnce() -> L + Send + 'a,
     L: Future<Output = Result<T, E>> + Send,
-    T: Serialize + DeserializeOwned + Send + Sync,
+    T: Serialize + DeserializeOwned + Send,
     E: Into<Box<dyn StdError + Send + Sync>>,
 {
     type Output = Result<T, Error>;
@@ -89,7 +88,7 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
         T: Serialize + DeserializeOwned,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let ttl = self.ttl()?;
+        self.check()?;
         if let Some(Ok(Found { value, .. })) = self.look().await? {
             return Ok(value);
         }
@@ -101,7 +100,7 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
                     Err(_) => continue,
                 },
                 Joined::Lead(lead) => {
-                    let found = self.fetch(ttl, load).await;
+                    let found = self.fetch(load).await;
                     lead.land(shared(&found));
                     return found.map(|found| found.value);
                 }
@@ -109,16 +108,19 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
         }
     }
 
-    /// The ttl of this load.
-    fn ttl(&self) -> Result<Duration, Error> {
+    fn check(&self) -> Result<(), Error> {
         if !(0.0..=1.0).contains(&self.jitter) {
             let given = self.jitter;
             return Err(Error::invalid(format!("jitter ({given}) must be between 0 and 1")));
         }
-        let ttl = checked_ttl(self.ttl)?;
+        checked_ttl(self.ttl).map(drop)
+    }
+
+    /// The ttl of this load.
+    fn ttl(&self) -> Duration {
         // Without randomness there is no jitter, which is a pity and no more.
         let chance = getrandom::u32().map_or(0.0, |random| f64::from(random) / f64::from(u32::MAX));
-        Ok(ttl.mul_f64(1.0 - self.jitter * chance).max(Duration::from_millis(1)))
+        self.ttl.mul_f64(1.0 - self.jitter * chance).max(Duration::from_millis(1))
     }
 
     /// What is kept; the inner error says why it is no `T`.
@@ -129,11 +131,11 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
             Answer::Bytes(bytes) => bytes,
             _ => return Err(Error::unexpected()),
         };
-        Ok(Some(ask::read(&bytes).map(|value| Found { value, bytes: bytes.into() })))
+        Ok(Some(ask::read(&bytes).map(|value| Found { value, bytes })))
     }
 
     /// Looks again, since it may have come meanwhile, and loads.
-    async fn fetch<T, F, L, E>(&self, ttl: Duration, load: F) -> Result<Found<T>, Error>
+    async fn fetch<T, F, L, E>(&self, load: F) -> Result<Found<T>, Error>
     where
         F: FnOnce() -> L,
         L: Future<Output = Result<T, E>>,
@@ -149,10 +151,10 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
             None => {}
         }
         let value = load().await.map_err(|error| Error::loader(error.into()))?;
-        let bytes: Arc<[u8]> = ask::written(&value)?.into();
+        let bytes = ask::written(&value)?;
         // Whoever has the lock by now has looked since, and keeps something newer.
         if guard.as_ref().is_none_or(Guard::is_held) {
-            self.keep(bytes.to_vec(), ttl).await;
+            self.keep(bytes.clone()).await;
         }
         Ok(Found { value, bytes })
     }
@@ -165,8 +167,8 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
     }
 
     /// Keeps it if it can: it was loaded, and is good without.
-    async fn keep(&self, value: Vec<u8>, ttl: Duration) {
-        let verb = Verb::Set { value, ttl: Some(ttl), fence: None };
+    async fn keep(&self, value: Vec<u8>) {
+        let verb = Verb::Set { value, ttl: Some(self.ttl()), fence: None };
         if let Err(error) = self.kv.ask(&Command::new(self.key, verb)).await {
             self.complain(&error, "what was loaded could not be kept");
         }
@@ -179,7 +181,7 @@ impl<K: Kv + ?Sized> Recall<'_, K> {
 
 /// What the others are told.
 fn shared<T>(found: &Result<Found<T>, Error>) -> Outcome {
-    found.as_ref().map(|found| found.bytes.clone()).map_err(Clone::clone)
+    found.as_ref().map(|found| found.bytes.as_slice().into()).map_err(Clone::clone)
 }
 
 /// The lock round the loader of `key`. Keys may be longer than names of locks and hold what those

@@ -1,9 +1,10 @@
 //! Commands as the server wants them, and its replies as answers. Nothing above sees the driver.
 
+use std::io::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, RedisWrite, Script, Value};
 use tenure_core::Fence;
 
 use super::command::{Answer, Command, Verb};
@@ -30,12 +31,15 @@ pub(super) fn spell(keys: &Keys, command: &Command<'_>, scripts: Scripts) -> Res
     })?;
     if let Verb::Set { value, ttl, fence: Some(fence) } = &command.verb {
         let mark = keys.fenced(&command.key);
-        return Ok(fenced([&key, &mark], value, *ttl, *fence, scripts));
+        return Ok(fenced([key, mark], value, *ttl, *fence, scripts));
     }
-    Ok(plain(&key, &command.verb))
+    Ok(plain(key, &command.verb))
 }
 
-fn plain(key: &[u8], verb: &Verb<'_>) -> Cmd {
+/// A key in two parts: the prefix and the name.
+type Parts<'a> = [&'a [u8]; 2];
+
+fn plain(key: Parts<'_>, verb: &Verb<'_>) -> Cmd {
     let mut cmd = begin(key, verb);
     match verb {
         Verb::Get | Verb::Delete | Verb::Exists | Verb::HashGetAll => {}
@@ -58,7 +62,7 @@ fn plain(key: &[u8], verb: &Verb<'_>) -> Cmd {
 }
 
 /// The verb in the server's words, and the key.
-fn begin(key: &[u8], verb: &Verb<'_>) -> Cmd {
+fn begin(key: Parts<'_>, verb: &Verb<'_>) -> Cmd {
     let (word, more) = match verb {
         Verb::Get => ("GET", 0),
         Verb::Set { value, .. } => ("SET", value.len() + 16),
@@ -76,13 +80,23 @@ fn begin(key: &[u8], verb: &Verb<'_>) -> Cmd {
         Verb::SetAdd { member } => ("SADD", member.len()),
         Verb::Members => ("SMEMBERS", 0),
     };
-    let mut cmd = Cmd::with_capacity(5, word.len() + key.len() + more);
-    cmd.arg(word).arg(key);
+    let length = key[0].len() + key[1].len();
+    let mut cmd = Cmd::with_capacity(5, word.len() + length + more);
+    cmd.arg(word);
+    add(&mut cmd, key);
     cmd
 }
 
+fn add(cmd: &mut Cmd, key: Parts<'_>) {
+    let mut word = cmd.writer_for_next_arg();
+    for part in key {
+        // Into memory: there is nothing that could go wrong.
+        let _ = word.write_all(part);
+    }
+}
+
 fn fenced(
-    keys: [&[u8]; 2],
+    keys: [Parts<'_>; 2],
     value: &[u8],
     ttl: Option<Duration>,
     fence: Fence,
@@ -93,8 +107,9 @@ fn fenced(
         Scripts::ByText => ("EVAL", FENCED_TEXT),
     };
     let mut cmd = Cmd::new();
-    cmd.arg(verb).arg(script).arg(2).arg(keys[0]).arg(keys[1]).arg(value);
-    cmd.arg(ttl.map_or(0, millis)).arg(fence.get()).arg(millis(MARK_LONGER));
+    cmd.arg(verb).arg(script).arg(2);
+    keys.into_iter().for_each(|key| add(&mut cmd, key));
+    cmd.arg(value).arg(ttl.map_or(0, millis)).arg(fence.get()).arg(millis(MARK_LONGER));
     cmd
 }
 
