@@ -9,8 +9,9 @@ use tenure_core::Locker;
 use tenure_redis::kv::Error;
 use tenure_redis::{Client, KvExt, Redis};
 use tenure_testkit::servers::RedisServer;
-use tenure_testkit::wait::{eventually, lapse, within};
+use tenure_testkit::wait::{eventually, within};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::observe::Log;
 use crate::support::{LONG, User, ann, client, pttl, raw};
@@ -55,10 +56,19 @@ impl Source {
     }
 
     /// So many tasks that all want the same.
-    fn callers(&self, redis: &Client, count: usize) -> Vec<tokio::task::JoinHandle<Loaded>> {
+    fn callers(&self, redis: &Client, count: usize) -> Vec<JoinHandle<Loaded>> {
+        self.callers_of("user:1", redis, count)
+    }
+
+    fn callers_of(
+        &self,
+        key: &'static str,
+        redis: &Client,
+        count: usize,
+    ) -> Vec<JoinHandle<Loaded>> {
         let caller = |_| {
             let (redis, source) = (redis.clone(), self.clone());
-            tokio::spawn(async move { redis.remember("user:1", LONG, || source.load()).await })
+            tokio::spawn(async move { redis.remember(key, LONG, || source.load()).await })
         };
         (0..count).map(caller).collect()
     }
@@ -66,16 +76,27 @@ impl Source {
 
 type Loaded = Result<User, Error>;
 
-/// Waits until nobody is on the way to the flight any more: all callers have missed.
-async fn all_have_missed(server: &RedisServer, callers: u64) {
-    let missed = || {
+/// Waits until the server has said so often that there is nothing.
+async fn missed(server: &RedisServer, times: u64) {
+    looked(server, "keyspace_misses:", times).await;
+}
+
+async fn looked(server: &RedisServer, stat: &str, times: u64) {
+    let count = || {
         let info = server.client().text(&["INFO", "stats"]).unwrap();
-        let line = info.lines().find_map(|line| line.strip_prefix("keyspace_misses:"));
+        let line = info.lines().find_map(|line| line.strip_prefix(stat));
         line.unwrap().trim().parse::<u64>().unwrap()
     };
-    eventually("all to have missed", || async { missed() >= callers }).await;
-    // The answer is on its way to the task.
-    lapse(Duration::from_millis(50)).await;
+    eventually("all to have looked", || async { count() >= times }).await;
+}
+
+/// Waits until all who have been answered on this connection have had their turn.
+async fn settled(redis: &Client) {
+    // Replies come in order: theirs were there before this one.
+    redis.exists("none").await.unwrap();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// D5: reads, else loads, keeps for the ttl and returns.
@@ -102,7 +123,8 @@ async fn d5_one_load_for_all() {
     let source = Source::new(0);
     let callers = source.callers(&redis, 100);
     source.begun(1).await;
-    all_have_missed(&server, 100).await;
+    missed(&server, 100).await;
+    settled(&redis).await;
     source.open.add_permits(100);
     for caller in callers {
         assert_eq!(within("a value", caller).await.unwrap().unwrap(), ann());
@@ -138,7 +160,8 @@ async fn d5_a_cancelled_load_is_taken_over() {
     let first = source.callers(&redis, 1).remove(0);
     source.begun(1).await;
     let others = source.callers(&redis, 20);
-    all_have_missed(&server, 21).await;
+    missed(&server, 21).await;
+    settled(&redis).await;
     first.abort();
     source.begun(2).await;
     source.open.add_permits(20);
@@ -170,7 +193,8 @@ async fn d5_a_panicking_load_is_taken_over() {
     };
     within("the load to begin", begun.acquire()).await.unwrap().forget();
     let others = source.callers(&redis, 20);
-    all_have_missed(&server, 21).await;
+    missed(&server, 21).await;
+    settled(&redis).await;
     panic.add_permits(1);
     assert!(within("the panic", first).await.unwrap_err().is_panic());
     for other in others {
@@ -198,7 +222,8 @@ async fn d5_an_error_reaches_all_and_is_not_kept() {
             })
         })
         .collect();
-    all_have_missed(&server, 21).await;
+    missed(&server, 21).await;
+    settled(&redis).await;
     open.add_permits(1);
     for caller in callers {
         let error = within("an error", caller).await.unwrap().unwrap_err();
@@ -217,22 +242,22 @@ async fn d5_an_error_reaches_all_and_is_not_kept() {
 async fn d5_what_cannot_be_read_is_loaded_afresh() {
     let server = RedisServer::start();
     let redis = client(&server).await;
-    let log = Log::default();
-    let _listening = log.listen();
-    redis.set("user:1", "not a user").await.unwrap();
+    let log = Log::listen();
+    redis.set("odd:1", "not a user").await.unwrap();
     let source = Source::new(0);
-    let callers = source.callers(&redis, 20);
+    let callers = source.callers_of("odd:1", &redis, 20);
     source.begun(1).await;
-    lapse(Duration::from_millis(100)).await;
+    looked(&server, "keyspace_hits:", 21).await;
+    settled(&redis).await;
     source.open.add_permits(20);
     for caller in callers {
         assert_eq!(within("a value", caller).await.unwrap().unwrap(), ann());
     }
     assert_eq!(source.loads(), 1);
-    assert_eq!(redis.get("user:1").await.unwrap(), Some(ann()));
-    let lines = log.lines("loading afresh");
+    assert_eq!(redis.get("odd:1").await.unwrap(), Some(ann()));
+    let lines = log.lines(["loading afresh", "odd:1"]);
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("WARN") && lines[0].contains("key=\"user:1\""), "{}", lines[0]);
+    assert!(lines[0].contains("WARN") && lines[0].contains("key=\"odd:1\""), "{}", lines[0]);
     assert!(lines[0].contains("support::User") && lines[0].contains("not a user"), "{}", lines[0]);
 }
 
@@ -250,7 +275,8 @@ async fn d5_two_types_under_one_key() {
             redis.remember("user:1", LONG, || async { Ok::<_, Broken>(vec![1, 2]) }).await
         })
     };
-    all_have_missed(&server, 2).await;
+    missed(&server, 2).await;
+    settled(&redis).await;
     source.open.add_permits(1);
     assert_eq!(within("a value", one).await.unwrap().unwrap(), ann());
     assert_eq!(within("a value", other).await.unwrap().unwrap(), [1, 2]);
@@ -307,7 +333,7 @@ async fn d6_one_process_loads() {
         }));
     }
     source.begun(1).await;
-    all_have_missed(&server, 5).await;
+    missed(&server, 5).await;
     assert!(raw(&server, "tenure:lock:remember:user:1").is_some(), "there is a lock to look at");
     source.open.add_permits(5);
     for caller in callers {
@@ -340,7 +366,7 @@ async fn d6_a_dead_loader_is_taken_over() {
             async move { b.remember("user:1", LONG, || source.load()).across(&locker).await },
         )
     };
-    all_have_missed(&server, 2).await;
+    missed(&server, 2).await;
     first.abort();
     source.begun(2).await;
     source.open.add_permits(1);
