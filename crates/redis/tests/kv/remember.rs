@@ -380,10 +380,33 @@ async fn d6_a_busy_lock_is_reported() {
     let redis = client(&server).await;
     let locker =
         Locker::builder(Redis::with(&redis)).wait(Duration::from_millis(50)).build().unwrap();
-    let _other = Locker::new(Redis::with(&client(&server).await));
-    let _held = _other.lock("remember:user:1").await.unwrap();
+    let other = Locker::new(Redis::with(&client(&server).await));
+    let _held = other.lock("remember:user:1").await.unwrap();
     let source = Source::new(1);
     let error = redis.remember("user:1", LONG, || source.load()).across(&locker).await.unwrap_err();
     assert!(error.lock_error().is_some_and(tenure_core::Error::is_busy), "{error:?}");
     assert_eq!(source.loads(), 0);
+}
+
+/// D6: the lock is lost while loading: the caller has its value, and what others keep is not replaced.
+#[tokio::test]
+async fn d6_a_lost_lock_keeps_nothing() {
+    const LOCK: &str = "remember:user:1";
+    let server = RedisServer::start();
+    let redis = client(&server).await;
+    let builder = Locker::builder(Redis::with(&redis)).ttl(Duration::from_millis(300));
+    let (locker, source) = (builder.build().unwrap(), Source::new(0));
+    let loading = {
+        let (redis, locker, source) = (redis.clone(), locker.clone(), source.clone());
+        tokio::spawn(async move {
+            redis.remember("user:1", LONG, || source.load()).across(&locker).await
+        })
+    };
+    source.begun(1).await;
+    server.client().command(&["DEL", &format!("tenure:lock:{LOCK}")]);
+    redis.set("user:1", "newer").await.unwrap();
+    eventually("the loss", || async { locker.hold_count(LOCK) == 0 }).await;
+    source.open.add_permits(1);
+    assert_eq!(within("a value", loading).await.unwrap().unwrap(), ann());
+    assert_eq!(redis.get::<String>("user:1").await.unwrap().as_deref(), Some("newer"));
 }
