@@ -6,17 +6,19 @@ mod bare;
 mod uncontended;
 mod requests;
 mod kept;
+mod kv;
 
 use std::time::Duration;
 
 use ::redis::AsyncCommands as _;
 use tenure::Locker;
-use tenure::redis::Redis;
+use tenure::redis::{Client, Redis};
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
 use crate::report::Figure;
 use bare::Bare;
+use kv::Verb;
 use uncontended::Fencing;
 
 /// What is measured.
@@ -25,6 +27,7 @@ pub(crate) enum Kind {
     Uncontended { tasks: usize, fencing: Fencing, bar: f64 },
     Requests,
     Kept,
+    Kv { tasks: usize, verb: Verb, bar: f64 },
 }
 
 /// Bars from the design's table of figures.
@@ -36,6 +39,10 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     uncontended(&["unfenced/512"], 512, Fencing::Off, 1.15),
     Entry { names: &[requests::NAME], kind: Kind::Requests },
     Entry { names: &[kept::HELD, kept::SOCKETS], kind: Kind::Kept },
+    kv(&["get/64"], 64, Verb::Get, 1.1),
+    kv(&["set/64"], 64, Verb::Set, 1.1),
+    kv(&["pipeline/100"], 1, Verb::Pipeline, 1.1),
+    kv(&["remember/64"], 64, Verb::Remember, 1.15),
 ];
 
 const fn uncontended(
@@ -47,6 +54,10 @@ const fn uncontended(
     Entry { names, kind: Kind::Uncontended { tasks, fencing, bar } }
 }
 
+const fn kv(names: &'static [&'static str], tasks: usize, verb: Verb, bar: f64) -> Entry<Kind> {
+    Entry { names, kind: Kind::Kv { tasks, verb, bar } }
+}
+
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
     match kind {
         Kind::Uncontended { tasks, fencing, bar } => {
@@ -55,6 +66,10 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
         }
         Kind::Requests => Ok(vec![requests::measure(run, site).await?]),
         Kind::Kept => kept::measure(run, site).await,
+        Kind::Kv { tasks, verb, bar } => {
+            let measure = kv::measure(run, site, tasks, verb).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar }])
+        }
     }
 }
 
@@ -89,6 +104,11 @@ impl Site {
     pub(crate) async fn another_locker(&self) -> Result<Locker, Error> {
         let redis = Redis::builder(&self.url).prefix(&self.prefix).connect().await?;
         Ok(Locker::new(redis))
+    }
+
+    /// A client for values, under the same prefix.
+    pub(crate) async fn client(&self) -> Result<Client, Error> {
+        Ok(Client::builder(&self.url).prefix(&self.prefix).client().await?)
     }
 
     /// The name of a key for the bare side.

@@ -30,6 +30,7 @@ pub mod fence;
 pub mod glob;
 pub mod time;
 mod bound;
+pub mod config;
 mod error;
 mod observe;
 

@@ -36,8 +36,8 @@ pub const POOL_SIZE_DEFAULT: usize = 1;
 pub const POOL_SIZE_MAX: usize = 64;
 
 /// The bounds of both time-outs. The engine gives up on any call after ten seconds.
-const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-const TIMEOUT_MAX: Duration = Duration::from_secs(4);
+pub(crate) const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(4);
 
 /// How to reach a server; made by [`Redis::builder`] or [`Client::builder`].
 #[derive(Clone)]
@@ -49,6 +49,7 @@ pub struct Builder {
     response_timeout: Duration,
     pool_size: usize,
     tls: Tls,
+    debug: bool,
 }
 
 /// Without the URL, which may hold a password, and without keys.
@@ -67,6 +68,7 @@ impl Builder {
             response_timeout: RESPONSE_TIMEOUT_DEFAULT,
             pool_size: POOL_SIZE_DEFAULT,
             tls: Tls::default(),
+            debug: false,
         }
     }
 
@@ -93,6 +95,13 @@ impl Builder {
     /// key travels on the same one. Renewals have another of their own.
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
+        self
+    }
+
+    /// Logs every verb of the client at level `debug`: the command, its key and how long it took,
+    /// never the value.
+    pub fn debug(mut self, on: bool) -> Self {
+        self.debug = on;
         self
     }
 
@@ -167,7 +176,7 @@ impl Builder {
         let id = Token::random().map_err(|error| {
             Error::invalid(format!("the system gives no random numbers: {error}"))
         })?;
-        Ok(Client::new(target, pool_size, Keys::new(&self.prefix), Author::new(id)))
+        Ok(Client::new(target, pool_size, Keys::new(&self.prefix), Author::new(id), self.debug))
     }
 
     fn target(&self) -> Result<Target, Error> {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use tenure_core::Error;
 use tenure_core::backend::Fault;
-use tenure_core::time::Clock;
+use tenure_core::time::{Clock, Time};
 
 use crate::builder::Builder;
 use crate::inbox::Inbox;
 use crate::keys::Keys;
+use crate::kv::{Flights, Meters};
 use crate::link::{Links, Server, Target};
 use crate::value::Author;
 
@@ -47,6 +48,8 @@ struct Shared {
     author: Author,
     /// The process that made it.
     pid: u32,
+    meters: Meters,
+    loads: Flights,
 }
 
 impl Client {
@@ -71,12 +74,19 @@ impl Client {
         self.shared.commands.close();
     }
 
-    pub(crate) fn new(target: Target, pool_size: NonZeroUsize, keys: Keys, author: Author) -> Self {
+    pub(crate) fn new(
+        target: Target,
+        pool_size: NonZeroUsize,
+        keys: Keys,
+        author: Author,
+        debug: bool,
+    ) -> Self {
         let server = Arc::new(Server::new(target, Clock::system()));
         let commands = Arc::new(Links::new(&server, pool_size));
         let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
-        let pid = std::process::id();
-        Client { shared: Arc::new(Shared { server, commands, inbox, keys, author, pid }) }
+        let (pid, meters, loads) = (std::process::id(), Meters::new(debug), Flights::new());
+        let shared = Shared { server, commands, inbox, keys, author, pid, meters, loads };
+        Client { shared: Arc::new(shared) }
     }
 
     /// Whether the server can be used.
@@ -109,5 +119,17 @@ impl Client {
 
     pub(crate) fn author(&self) -> &Author {
         &self.shared.author
+    }
+
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.shared.meters
+    }
+
+    pub(crate) fn loads(&self) -> &Flights {
+        &self.shared.loads
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.shared.server.clock().now()
     }
 }

@@ -8,6 +8,8 @@
 //! | `tenure:beat:order:1` | their heartbeats: a hash, token to until when, how, ttl and value | with the queue |
 //! | `tenure:holders:order:1` | the claims of a shared owner that holds it: a sorted set by their end | as long as its ttl |
 //! | `tenure:forced:<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
+//! | `tenure:fenced:user:1` | the highest fence that wrote the value `user:1` | a day longer than the value |
+//! | `tenure:user:1` | the value `user:1` of whoever uses the client: no name above | as it was set |
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +18,26 @@ use tenure_core::{Key, Token};
 
 use crate::scripts::Words;
 
+/// The names that are ours below the prefix; with a colon, all names that start so.
+const LOCK: &str = "lock:";
+const QUEUE: &str = "queue:";
+const BEAT: &str = "beat:";
+const HOLDERS: &str = "holders:";
+const FENCE: &str = "fence";
+const FORCED: &str = "forced:";
+const INBOX: &str = "inbox:";
+const FENCED: &str = "fenced:";
+/// Not in use yet: records of processes.
+const CLIENT: &str = "client:";
+const OURS: [&str; 9] = [LOCK, QUEUE, BEAT, HOLDERS, FENCE, FORCED, INBOX, FENCED, CLIENT];
+
 /// The keys under one prefix.
 #[derive(Clone)]
 pub(crate) struct Keys {
+    /// `tenure:`.
+    values: Arc<str>,
+    /// `tenure:fenced:`.
+    fenced: Arc<str>,
     /// `tenure:lock:`, and so on.
     locks: Arc<str>,
     queues: Arc<str>,
@@ -33,14 +52,34 @@ impl Keys {
     pub(crate) fn new(prefix: &str) -> Self {
         let name = |rest: &str| format!("{prefix}:{rest}").into();
         Keys {
-            locks: name("lock:"),
-            queues: name("queue:"),
-            beats: name("beat:"),
-            holders: name("holders:"),
-            fence: name("fence"),
-            forced: name("forced:"),
-            inboxes: name("inbox:"),
+            values: name(""),
+            fenced: name(FENCED),
+            locks: name(LOCK),
+            queues: name(QUEUE),
+            beats: name(BEAT),
+            holders: name(HOLDERS),
+            fence: name(FENCE),
+            forced: name(FORCED),
+            inboxes: name(INBOX),
         }
+    }
+
+    /// The value that whoever uses the client calls `key`, in two parts; or the name of ours that it
+    /// would hit.
+    pub(crate) fn value<'a>(&'a self, key: &'a [u8]) -> Result<[&'a [u8]; 2], &'static str> {
+        let hit = |ours: &&str| match ours.ends_with(':') {
+            true => key.starts_with(ours.as_bytes()),
+            false => key == ours.as_bytes(),
+        };
+        match OURS.into_iter().find(|ours| hit(ours)) {
+            Some(ours) => Err(ours),
+            None => Ok([self.values.as_bytes(), key]),
+        }
+    }
+
+    /// The highest fence that wrote the value `key`, in two parts.
+    pub(crate) fn fenced<'a>(&'a self, key: &'a [u8]) -> [&'a [u8]; 2] {
+        [self.fenced.as_bytes(), key]
     }
 
     pub(crate) fn lock(&self, key: &Key) -> String {
@@ -139,6 +178,23 @@ mod tests {
         assert_eq!(keys.parse_lock(b"tenure:lock:order:1"), Some(key));
         assert_eq!(keys.parse_lock(b"tenure:fence"), None);
         assert_eq!(keys.parse_lock(b"tenure:lock:\xff"), None);
+    }
+
+    /// D8: what is ours cannot be reached as a value; what only looks like it can.
+    #[test]
+    fn d8_our_names_are_no_values() {
+        let keys = Keys::new("tenure");
+        for name in ["lock:order:1", "lock:", "queue:k", "beat:k", "holders:k", "fence"] {
+            assert!(keys.value(name.as_bytes()).is_err(), "{name}");
+        }
+        for name in ["forced:1", "inbox:1", "fenced:k", "client:1"] {
+            assert!(keys.value(name.as_bytes()).is_err(), "{name}");
+        }
+        for name in ["lock", "locks:1", "fences", "fence:1", "", "order:lock:1"] {
+            let whole = keys.value(name.as_bytes()).unwrap().concat();
+            assert_eq!(whole, format!("tenure:{name}").as_bytes());
+        }
+        assert_eq!(keys.fenced(b"\xff").concat(), b"tenure:fenced:\xff");
     }
 
     /// t59: a prefix with glob characters is taken literally.

@@ -1,19 +1,18 @@
-//! Locks on one Redis or Valkey server, 6.2 or later.
+//! Locks on one Redis or Valkey server, 6.2 or later, and a client for values there.
 //!
 //! Applications use the crate `tenure` and say `tenure::connect("redis://host")`; this crate is for
-//! what a URL cannot say: [`Redis::builder`].
+//! what a URL cannot say: [`Redis::builder`]. The verbs of a [`Client`] are those of [`KvExt`].
 //!
 //! The modules in the order in which a request passes through them:
 //! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `scripts` (with `keys` and `value`) → `link` → the
-//! server, and back up: `trouble` says what went wrong. `renew`, `look` and `watch` are the other ways down.
-//!
-//! Absent on purpose, and next: the queue and the inbox that hand a lock over. Until then waiters
-//! poll at their `retry_interval`.
+//! server, and back up: `trouble` says what went wrong. `renew`, `look`, `watch` and [`kv`], for values, are
+//! the other ways down.
 
 mod url;
 mod tls;
 mod builder;
 mod client;
+pub mod kv;
 mod backend;
 mod wait;
 mod renew;
@@ -33,3 +32,4 @@ pub use builder::{
     RESPONSE_TIMEOUT_DEFAULT,
 };
 pub use client::Client;
+pub use kv::{Kv, KvExt};

@@ -17,6 +17,8 @@ use tokio_rustls::rustls::{AlertDescription as Alert, CertificateError as Flaw};
 pub(crate) struct Trouble {
     cause: Cause,
     message: String,
+    /// The first word of the reply, if it was one that we know.
+    word: &'static str,
 }
 
 /// Why there is no good answer.
@@ -50,7 +52,12 @@ impl fmt::Display for Trouble {
 
 impl Trouble {
     pub(crate) fn new(cause: Cause, address: &dyn fmt::Display, what: impl fmt::Display) -> Self {
-        Trouble { cause, message: format!("redis `{address}`: {what}") }
+        Trouble { cause, message: format!("redis `{address}`: {what}"), word: "" }
+    }
+
+    /// The first word of the reply; empty if it was none, or none that we know.
+    pub(crate) fn word(&self) -> &'static str {
+        self.word
     }
 
     pub(crate) fn cause(&self) -> Cause {
@@ -126,7 +133,9 @@ impl Trouble {
         let (cause, what) = meaning(word, rest);
         let rest = without_our_words(rest);
         let said = format!("{word} {rest}");
-        Self::new(cause, address, format_args!("{what}: {}", said.trim_end()))
+        let known = WORDS.iter().find(|(known, ..)| *known == word).map_or("", |known| known.0);
+        let trouble = Self::new(cause, address, format_args!("{what}: {}", said.trim_end()));
+        Trouble { word: known, ..trouble }
     }
 }
 

@@ -44,7 +44,7 @@ mod connect;
 
 pub use connect::connect;
 
-/// Locks on a Redis server, for what a URL cannot say.
+/// Locks on a Redis server, for what a URL cannot say; and the [client](redis::KvExt) for values there.
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
 
@@ -59,6 +59,8 @@ pub mod blocking {
 mod readme {
     #[doc = include_str!("../../../docs/redis.md")]
     struct Redis;
+    #[doc = include_str!("../../../docs/client.md")]
+    struct Client;
     #[doc = include_str!("../../../README.md")]
     struct English;
     #[doc = include_str!("../../../README.zh-CN.md")]

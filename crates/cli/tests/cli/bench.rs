@@ -7,7 +7,7 @@ use tenure_testkit::servers::{RedisServer, Reply};
 use crate::common::{Done, Running, assert_matches, bare, done, wait_for};
 
 /// The figures of a Redis server, in their order, and the bars that they have to hold.
-const ON_REDIS: [(&str, f64); 8] = [
+const ON_REDIS: [(&str, f64); 12] = [
     ("uncontended/1", 1.15),
     ("uncontended/64", 1.5),
     ("uncontended/512", 2.0),
@@ -16,6 +16,10 @@ const ON_REDIS: [(&str, f64); 8] = [
     ("requests/cycle", 1.0),
     ("held/10000", 0.03),
     ("sockets/10000", 1.0),
+    ("get/64", 1.1),
+    ("set/64", 1.1),
+    ("pipeline/100", 1.1),
+    ("remember/64", 1.15),
 ];
 
 fn bench(server: &RedisServer, args: &[&str]) -> Done {

@@ -26,11 +26,16 @@ impl Links {
 
     /// The link of everything that is about `key`.
     pub(crate) fn of(&self, key: &Key) -> &Link {
+        self.of_name(key.as_str().as_bytes())
+    }
+
+    /// The same for a key of any bytes.
+    pub(crate) fn of_name(&self, name: &[u8]) -> &Link {
         if self.more.is_empty() {
             return &self.first;
         }
         let mut hasher = DefaultHasher::new();
-        key.as_str().hash(&mut hasher);
+        name.hash(&mut hasher);
         let at = hasher.finish() % (self.more.len() as u64 + 1);
         self.all().nth(usize::try_from(at).unwrap_or(0)).unwrap_or(&self.first)
     }
