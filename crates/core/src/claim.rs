@@ -38,16 +38,43 @@ impl Token {
 
     /// The token as 32 hexadecimal digits. A secret: keep it out of logs.
     pub fn expose(self) -> String {
+        self.digits().to_string()
+    }
+
+    /// The same, without a piece of memory of its own.
+    pub fn digits(self) -> TokenDigits {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-        let bytes = self.0.to_be_bytes().into_iter();
-        bytes.flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        TokenDigits(digits)
     }
 
     /// Reads what [`expose`](Self::expose) wrote; `None` if it is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
         u128::from_str_radix(text, 16).ok().filter(|_| hex).map(Token)
+    }
+}
+
+/// The digits of a [`Token`], as text. As secret as the token.
+#[derive(Clone, Copy)]
+pub struct TokenDigits([u8; 32]);
+
+impl std::ops::Deref for TokenDigits {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Digits are text.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for TokenDigits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenDigits(…)")
     }
 }
 
