@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::backend::{Fault, Loss};
 use crate::key::Key;
@@ -285,7 +286,10 @@ pub struct Claim {
     key: Key,
     token: Token,
     terms: Terms,
-    sight: Mutex<Sight>,
+    /// Boxed: it is large, and most claims see nobody.
+    sight: Mutex<Option<Box<Sight>>>,
+    /// Told when the wait is to end because the locker is shut down.
+    closed: Notify,
     /// When another process became known to wait; zero if none is. On the claim, as is its loss,
     /// since either may be told before the grant arrives.
     contended: AtomicU64,
@@ -366,8 +370,8 @@ impl Terms {
 impl Claim {
     /// A claim on `key` under a token of its own.
     pub fn new(key: Key, token: Token, terms: Terms) -> Self {
-        let (sight, contended, lost) = Default::default();
-        Claim { key, token, terms, sight, contended, lost }
+        let (sight, closed, contended, lost) = Default::default();
+        Claim { key, token, terms, sight, closed, contended, lost }
     }
 
     /// What is claimed.
@@ -422,12 +426,29 @@ impl Claim {
 
     /// Called by a backend while the claim waits: what is in the way.
     pub fn saw(&self, sight: Sight) {
-        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
+        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(sight));
     }
 
     /// What the backend last saw in the way.
     pub fn sight(&self) -> Sight {
-        self.sight.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
+        sight.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Whether it last saw somebody in the way.
+    pub(crate) fn sees_a_holder(&self) -> bool {
+        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
+        sight.as_deref().is_some_and(|sight| sight.holder.is_some())
+    }
+
+    /// Ends the wait of whoever leads with this claim, now or when it comes to wait.
+    pub(crate) fn close(&self) {
+        self.closed.notify_one();
+    }
+
+    /// Waits for that.
+    pub(crate) async fn closed(&self) {
+        self.closed.notified().await;
     }
 
     /// Whether another process is known to wait.

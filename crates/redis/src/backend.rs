@@ -72,7 +72,6 @@ pub(crate) struct Shared {
     pub(crate) server: Arc<Server>,
     /// The process that made the client.
     pid: u32,
-    pub(crate) calm: Calm,
     /// Whether the client was made for this and nobody else, and so is closed with it.
     alone: bool,
 }
@@ -121,7 +120,6 @@ impl Redis {
                 connect_timeout,
                 server,
                 pid: client.pid(),
-                calm: Calm::new(),
                 alone,
             }),
         }
@@ -145,10 +143,15 @@ impl Shared {
         Box::pin(self.release_in_full(claim, then, first, cut)).await
     }
 
+    /// Which keys to ask for by the short forms.
+    pub(crate) fn calm(&self) -> &Calm {
+        self.inbox.desk().calm()
+    }
+
     /// Whether it could be freed by the short form. A lock that others want cannot, most likely.
     async fn give(&self, lease: &Lease, then: Then, now: Time) -> Result<bool, Trouble> {
         let claim = lease.claim();
-        let calm = !lease.is_contended() && self.calm.is_calm(claim.key(), now);
+        let calm = !lease.is_contended() && self.calm().is_calm(claim.key(), now);
         if !calm || then != Then::Free || claim.shared_owner().is_some() {
             return Ok(false);
         }
@@ -156,7 +159,7 @@ impl Shared {
         match run.on(self.commands.of(claim.key())).await? {
             Given::Yes => Ok(true),
             Given::More => {
-                self.calm.disturb(claim.key(), now);
+                self.calm().disturb(claim.key(), now);
                 Ok(false)
             }
         }
@@ -347,7 +350,7 @@ impl Backend for Redis {
         Box::pin(async {
             let link = self.shared.commands.of(lease.claim().key());
             let live = link.live().await?;
-            link.call(&live, &redis::cmd("PING")).await?;
+            link.call(&live, redis::cmd("PING")).await?;
             Ok(())
         })
     }

@@ -142,7 +142,7 @@ impl Shared {
                 Ok(Asking::Granted(grant(claim, from, fence, contended)))
             }
             Asked::Queued { value, left, place, stamp } => {
-                self.calm.disturb(claim.key(), from);
+                self.calm().disturb(claim.key(), from);
                 claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), Some(place)));
                 let end = left
                     + AFTER_END
@@ -151,7 +151,7 @@ impl Shared {
                 Ok(Asking::Wait(jittered(every).min(end), Some(beat)))
             }
             Asked::Held { value, left } => {
-                self.calm.disturb(claim.key(), from);
+                self.calm().disturb(claim.key(), from);
                 claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), None));
                 Ok(Asking::Wait(jittered(claim.retry_interval()).min(left + AFTER_END), None))
             }
@@ -177,7 +177,7 @@ impl Shared {
     /// died, it may come before those who wait.
     async fn take(&self, claim: &Claim) -> Result<Option<Grant>, Trouble> {
         let (key, from) = (claim.key(), self.clock.now());
-        if claim.shared_owner().is_some() || !self.calm.is_calm(key, from) {
+        if claim.shared_owner().is_some() || !self.calm().is_calm(key, from) {
             return Ok(None);
         }
         let link = self.commands.of(key);
@@ -191,7 +191,7 @@ impl Shared {
         match taken {
             Taken::Yes(fence) => Ok(Some(grant(claim, from, fence, false))),
             Taken::More => {
-                self.calm.disturb(key, from);
+                self.calm().disturb(key, from);
                 Ok(None)
             }
         }

@@ -17,6 +17,7 @@ use tenure_core::backend::{Loss, Notice};
 use tenure_core::{Key, Token};
 use tokio::sync::Notify;
 
+use crate::calm::Calm;
 use crate::keys::Keys;
 use crate::link::{Links, Server};
 use crate::scripts::{Freed, Run};
@@ -26,6 +27,7 @@ pub(crate) struct Desk {
     server: Arc<Server>,
     commands: Arc<Links>,
     keys: Keys,
+    calm: Calm,
     slots: Mutex<Slots>,
     /// How many there are, for those who know that theirs is not among none.
     count: AtomicUsize,
@@ -96,7 +98,19 @@ impl Slot {
 impl Desk {
     pub(super) fn new(server: &Arc<Server>, commands: &Arc<Links>, keys: &Keys) -> Self {
         let (server, commands, keys) = (server.clone(), commands.clone(), keys.clone());
-        Desk { server, commands, keys, slots: Mutex::default(), count: AtomicUsize::new(0) }
+        Desk {
+            server,
+            commands,
+            keys,
+            calm: Calm::new(),
+            slots: Mutex::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Which keys nobody else wants, as far as is known.
+    pub(crate) fn calm(&self) -> &Calm {
+        &self.calm
     }
 
     /// Makes a claim known, or finds it where it is known already.
@@ -141,6 +155,7 @@ impl Desk {
             "ask" => self.slots().get(&token).map(|slot| slot.put(Push::UNSURE)),
             "contended" => {
                 let key = self.keys.parse_lock(rest.as_bytes())?;
+                self.calm.disturb(&key, self.server.clock().now());
                 self.server.tell(Notice::Contended { key, token });
                 Some(())
             }

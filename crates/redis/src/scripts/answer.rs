@@ -95,10 +95,20 @@ pub(crate) enum Taken {
 }
 
 impl Answer for Taken {
-    fn of(word: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+    fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
+            "granted" => Some(Taken::Yes(number(rest.next()?)?)),
             "more" | "type" | "count" => Some(Taken::More),
-            fence => fence.parse().ok().map(Taken::Yes),
+            _ => None,
+        }
+    }
+
+    /// Without a piece of memory for the fence.
+    fn read_line(token: &str, line: &str) -> Option<Self> {
+        let said = line.strip_prefix(token)?.strip_prefix(' ')?;
+        match said.strip_prefix("granted ") {
+            Some(fence) => Some(Taken::Yes(fence.parse().ok()?)),
+            None => (said == "more").then_some(Taken::More),
         }
     }
 }
@@ -257,9 +267,12 @@ mod tests {
             (None, None, None, None)
         );
         let taken = |text: &str| Taken::read("a", Value::BulkString(text.into()));
-        assert_eq!((taken("a 17"), taken("a more")), (Some(Taken::Yes(17)), Some(Taken::More)));
         assert_eq!(
-            (taken("b 17"), taken("a"), taken("a x"), taken("17")),
+            (taken("a granted 17"), taken("a more")),
+            (Some(Taken::Yes(17)), Some(Taken::More))
+        );
+        assert_eq!(
+            (taken("b granted 17"), taken("a"), taken("a granted x"), taken("granted 17")),
             (None, None, None, None)
         );
     }

@@ -9,7 +9,6 @@
 mod answer;
 mod words;
 
-use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -104,7 +103,7 @@ pub(crate) struct Run {
     form: Option<&'static Form>,
     token: Token,
     /// By the hash of the flagged form, which nearly every server knows.
-    command: Cmd,
+    command: Arc<Cmd>,
 }
 
 impl Run {
@@ -128,7 +127,7 @@ impl Run {
         words.add("NX");
         words.add("PX");
         words.add_number(millis(claim.ttl()));
-        Run { form: None, token: claim.token(), command: words.command() }
+        Run { form: None, token: claim.token(), command: words.command().into() }
     }
 
     /// Free the lock if it is plainly ours.
@@ -201,21 +200,21 @@ impl Run {
     }
 
     fn of(form: &'static Form, token: Token, words: Words) -> Self {
-        Run { form: Some(form), token, command: words.command() }
+        Run { form: Some(form), token, command: words.command().into() }
     }
 
-    fn by_hash(&self, live: &Live) -> Cow<'_, Cmd> {
+    fn by_hash(&self, live: &Live) -> Arc<Cmd> {
         match self.form {
             Some(form) if !live.has_flags() => {
-                Cow::Owned(starting_with(&["EVALSHA", form.plain.get_hash()], &self.command))
+                starting_with(&["EVALSHA", form.plain.get_hash()], &self.command).into()
             }
-            _ => Cow::Borrowed(&self.command),
+            _ => self.command.clone(),
         }
     }
 
-    fn by_text(&self, live: &Live) -> Cmd {
+    fn by_text(&self, live: &Live) -> Arc<Cmd> {
         match self.form {
-            Some(form) => starting_with(&["EVAL", form.text(live)], &self.command),
+            Some(form) => starting_with(&["EVAL", form.text(live)], &self.command).into(),
             None => self.command.clone(),
         }
     }
@@ -223,7 +222,7 @@ impl Run {
     /// Runs it, and reads the answer.
     pub(crate) async fn on<A: Answer>(&self, link: &Link) -> Result<A, Trouble> {
         let live = link.live().await?;
-        match link.call(&live, &self.by_hash(&live)).await {
+        match link.call(&live, self.by_hash(&live)).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => {
                 Box::pin(self.anew(link, &live)).await
             }
@@ -233,7 +232,7 @@ impl Run {
 
     /// Runs it by its text, which also makes it known.
     async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>) -> Result<A, Trouble> {
-        let reply = link.call(live, &self.by_text(live)).await?;
+        let reply = link.call(live, self.by_text(live)).await?;
         self.read(link, live, reply)
     }
 
@@ -268,7 +267,7 @@ pub(crate) async fn run_all<A: Answer>(
     let live = link.live().await?;
     let mut pipe = Pipeline::with_capacity(runs.len());
     for run in runs {
-        pipe.add_command(run.by_hash(&live).into_owned());
+        pipe.add_command(Arc::unwrap_or_clone(run.by_hash(&live)));
     }
     let mut replies = link.call_all(&live, &pipe, within).await?;
     heal(link, &live, runs, &mut replies, within).await?;
@@ -295,11 +294,8 @@ async fn heal(
     }
     let mut pipe = Pipeline::with_capacity(missing.len());
     for (index, (run, _)) in missing.iter().enumerate() {
-        pipe.add_command(if index == 0 {
-            run.by_text(live)
-        } else {
-            run.by_hash(live).into_owned()
-        });
+        let command = if index == 0 { run.by_text(live) } else { run.by_hash(live) };
+        pipe.add_command(Arc::unwrap_or_clone(command));
     }
     let healed = link.call_all(live, &pipe, within).await?;
     for ((_, reply), again) in missing.iter_mut().zip(healed) {

@@ -7,7 +7,7 @@
 -- ARGV[2] value    what the lock is to hold
 -- ARGV[3] ttl      in milliseconds
 --
--- Returns 'token fence'                                    it is ours
+-- Returns 'token granted fence'                            it is ours
 --         'token more'                                     not plain: acquire.lua finds out
 --         {token, 'type', key} {token, 'count', fence}     refused
 -- Retry   safe: the second run finds the lock ours and answers more; acquire.lua then grants it again
@@ -21,4 +21,4 @@ if redis.call('EXISTS', lock, KEYS[3]) > 0 then return token .. ' more' end
 local number, refusal = next_fence()
 if not number then return refusal end
 redis.call('SET', lock, ARGV[2], 'PX', ARGV[3])
-return token .. ' ' .. number
+return token .. ' granted ' .. number

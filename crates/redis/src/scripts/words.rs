@@ -6,9 +6,9 @@ use std::io::Write;
 
 use redis::{Arg, Cmd, RedisWrite as _};
 
-/// Room for most requests: a dozen words.
-const ROOM: usize = 480;
-const WORDS: usize = 18;
+/// Room for the short requests; the full ones, which are rare, find more.
+const ROOM: usize = 256;
+const WORDS: usize = 10;
 
 pub(crate) struct Words(Cmd);
 
