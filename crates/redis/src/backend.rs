@@ -190,7 +190,9 @@ impl Shared {
             Again::Answered(answer) => Ok(answer),
             // The same server held it for us when it was first asked, and nobody used force: the
             // first request did it. Of a share nobody can say what that left to the others.
-            Again::Gone(_) if first.was_ours && alone && self.server.is_at(first.turn) => Ok(Release::Freed),
+            Again::Gone(_) if first.was_ours && alone && self.server.is_at(first.turn) => {
+                Ok(Release::Freed)
+            }
             Again::Gone(first) => Err(first.into()),
         }
     }
