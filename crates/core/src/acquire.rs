@@ -9,8 +9,6 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::backend::{Attempt, FaultKind, Grant};
 use crate::claim::{Claim, Holder, Sight};
 use crate::engine::Engine;
@@ -91,7 +89,7 @@ async fn next_turn(
     };
     let _waiting = bounds.begin_waiting(engine);
     // No need to look for a shutdown: it tells those in the queue itself.
-    let told = bounds.within(ticket.turn(), None).await;
+    let told = bounds.within(ticket.turn(), pending()).await;
     told.map_err(|end| bounds.error(ask, end, engine.gates.holder(&ask.key)))
 }
 
@@ -103,15 +101,15 @@ async fn ask_server(
     bounds: &mut Bounds,
 ) -> Result<Hold, Error> {
     if let Some(at) = lead.not_before() {
-        let paused = bounds.within(engine.clock.sleep_until(at), Some(&engine.closing)).await;
+        let paused = bounds.within(engine.clock.sleep_until(at), engine.closing.cancelled()).await;
         paused.map_err(|end| bounds.error(ask, end, None))?;
     }
     let claim = lead.claim(ask)?;
     let asked = {
         let _waiting = engine.observe.waiting();
-        bounds.within(engine.backend.acquire(&claim), Some(&engine.closing)).await
+        bounds.within(engine.backend.acquire(&claim), claim.closed()).await
     };
-    if claim.sight().holder.is_some() {
+    if claim.sees_a_holder() {
         bounds.count_contention(engine);
     }
     // When a bound ends the wait, the lead is dropped, and with it goes the claim: to the next
@@ -163,7 +161,7 @@ async fn by_attempts(
 ) -> Result<Hold, Error> {
     let mut made = 1;
     loop {
-        let tried = bounds.within(attempt(engine, ask), Some(&engine.closing)).await;
+        let tried = bounds.within(attempt(engine, ask), engine.closing.cancelled()).await;
         let holder = match tried.map_err(|end| bounds.error(ask, end, None))?? {
             Tried::Got(hold) => return Ok(hold),
             Tried::Busy(holder) => holder,
@@ -175,7 +173,7 @@ async fn by_attempts(
         }
         let pause = engine.clock.sleep(jittered(ask.options.retry_interval));
         bounds
-            .within(pause, Some(&engine.closing))
+            .within(pause, engine.closing.cancelled())
             .await
             .map_err(|end| bounds.error(ask, end, holder))?;
         made += 1;
@@ -243,7 +241,7 @@ async fn freshen_within(
     ask: &Ask,
     hold: Hold,
 ) -> Result<Option<Hold>, Error> {
-    let fresh = bounds.within(freshen(ask, hold), Some(&engine.closing)).await;
+    let fresh = bounds.within(freshen(ask, hold), engine.closing.cancelled()).await;
     fresh.map_err(|end| bounds.error(ask, end, None))?
 }
 
@@ -319,7 +317,7 @@ impl Bounds {
         self.clock.now().since(self.started)
     }
 
-    fn begin_waiting(&mut self, engine: &Engine) -> impl Drop + use<> {
+    fn begin_waiting<'a>(&mut self, engine: &'a Engine) -> impl Drop + use<'a> {
         self.count_contention(engine);
         engine.observe.waiting()
     }
@@ -331,11 +329,11 @@ impl Bounds {
         }
     }
 
-    /// Runs `work` until a bound is reached.
+    /// Runs `work` until a bound is reached, or the locker is `closed`.
     async fn within<T>(
         &mut self,
         work: impl Future<Output = T>,
-        closing: Option<&CancellationToken>,
+        closed: impl Future<Output = ()>,
     ) -> Result<T, End> {
         let Bounds { clock, started, limit, cancel, .. } = self;
         let deadline = limit.map(|limit| started.after(limit));
@@ -344,7 +342,7 @@ impl Bounds {
             done = work => Ok(done),
             () = at(clock, deadline) => Err(End::Deadline),
             () = signalled(cancel) => Err(End::Cancelled),
-            () = closed(closing) => Err(End::Closed),
+            () = closed => Err(End::Closed),
         }
     }
 
@@ -368,14 +366,8 @@ impl Bounds {
 
 async fn at(clock: &Clock, deadline: Option<Time>) {
     match deadline {
-        Some(deadline) => clock.sleep_until(deadline).await,
-        None => pending().await,
-    }
-}
-
-async fn closed(closing: Option<&CancellationToken>) {
-    match closing {
-        Some(closing) => closing.cancelled().await,
+        // Boxed: a timer is large, and most waits have none.
+        Some(deadline) => Box::pin(clock.sleep_until(deadline)).await,
         None => pending().await,
     }
 }

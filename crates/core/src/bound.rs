@@ -75,10 +75,12 @@ impl Bounds {
         work: impl Future<Output = T> + Unpin,
     ) -> Option<T> {
         if longest < COARSE_MIN {
+            // Boxed: a timer is large, and rare here.
+            let mut over = Box::pin(self.clock.sleep(longest));
             return tokio::select! {
                 biased;
                 done = work => Some(done),
-                () = self.clock.sleep(longest) => None,
+                () = &mut over => None,
             };
         }
         Within { bounds: self, longest, place: None, work }.await

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use crate::backend::{Fault, Loss};
 use crate::key::Key;
@@ -38,16 +39,43 @@ impl Token {
 
     /// The token as 32 hexadecimal digits. A secret: keep it out of logs.
     pub fn expose(self) -> String {
+        self.digits().to_string()
+    }
+
+    /// The same, without a piece of memory of its own.
+    pub fn digits(self) -> TokenDigits {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-        let bytes = self.0.to_be_bytes().into_iter();
-        bytes.flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        TokenDigits(digits)
     }
 
     /// Reads what [`expose`](Self::expose) wrote; `None` if it is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
         u128::from_str_radix(text, 16).ok().filter(|_| hex).map(Token)
+    }
+}
+
+/// The digits of a [`Token`], as text. As secret as the token.
+#[derive(Clone, Copy)]
+pub struct TokenDigits([u8; 32]);
+
+impl std::ops::Deref for TokenDigits {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Digits are text.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for TokenDigits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenDigits(…)")
     }
 }
 
@@ -258,7 +286,10 @@ pub struct Claim {
     key: Key,
     token: Token,
     terms: Terms,
-    sight: Mutex<Sight>,
+    /// Boxed: it is large, and most claims see nobody.
+    sight: Mutex<Option<Box<Sight>>>,
+    /// Told when the wait is to end because the locker is shut down.
+    closed: Notify,
     /// When another process became known to wait; zero if none is. On the claim, as is its loss,
     /// since either may be told before the grant arrives.
     contended: AtomicU64,
@@ -339,8 +370,8 @@ impl Terms {
 impl Claim {
     /// A claim on `key` under a token of its own.
     pub fn new(key: Key, token: Token, terms: Terms) -> Self {
-        let (sight, contended, lost) = Default::default();
-        Claim { key, token, terms, sight, contended, lost }
+        let (sight, closed, contended, lost) = Default::default();
+        Claim { key, token, terms, sight, closed, contended, lost }
     }
 
     /// What is claimed.
@@ -395,12 +426,29 @@ impl Claim {
 
     /// Called by a backend while the claim waits: what is in the way.
     pub fn saw(&self, sight: Sight) {
-        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = sight;
+        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(sight));
     }
 
     /// What the backend last saw in the way.
     pub fn sight(&self) -> Sight {
-        self.sight.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
+        sight.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Whether it last saw somebody in the way.
+    pub(crate) fn sees_a_holder(&self) -> bool {
+        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
+        sight.as_deref().is_some_and(|sight| sight.holder.is_some())
+    }
+
+    /// Ends the wait of whoever leads with this claim, now or when it comes to wait.
+    pub(crate) fn close(&self) {
+        self.closed.notify_one();
+    }
+
+    /// Waits for that.
+    pub(crate) async fn closed(&self) {
+        self.closed.notified().await;
     }
 
     /// Whether another process is known to wait.

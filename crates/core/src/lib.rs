@@ -35,7 +35,7 @@ mod error;
 mod observe;
 
 pub use backend::{Backend, Capabilities, Holding, LockInfo, Loss, Release, Waiting};
-pub use claim::{Claim, Client, Holder, Mode, Sight, Terms, Token};
+pub use claim::{Claim, Client, Holder, Mode, Sight, Terms, Token, TokenDigits};
 pub use error::Error;
 pub use fence::{Fence, FenceCheck, StaleFence};
 pub use file::FileLocks;

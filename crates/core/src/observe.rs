@@ -133,8 +133,8 @@ impl Observe {
     }
 
     /// Counts a waiter as long as the value lives.
-    pub(crate) fn waiting(&self) -> impl Drop + use<> {
-        Waiting::new(self.totals().waiters.clone())
+    pub(crate) fn waiting(&self) -> impl Drop + use<'_> {
+        Waiting::new(&self.totals().waiters)
     }
 
     /// A lease is held.
@@ -205,16 +205,16 @@ fn label(ask: &Ask) -> Option<&str> {
     ask.label.as_deref()
 }
 
-struct Waiting(Gauge);
+struct Waiting<'a>(&'a Gauge);
 
-impl Waiting {
-    fn new(gauge: Gauge) -> Self {
+impl<'a> Waiting<'a> {
+    fn new(gauge: &'a Gauge) -> Self {
         gauge.increment(1.0);
         Waiting(gauge)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }

@@ -92,17 +92,23 @@ impl Request {
         self.engine.handle(self.key.as_ref().map_err(Clone::clone)?)
     }
 
-    pub(crate) async fn lock(mut self) -> Result<Guard, Error> {
-        let cancel = self.cancel.take();
-        let (engine, ask) = self.check()?;
-        let hold = acquire::lock(&engine, &ask, cancel).await?;
-        Ok(Guard::new(hold))
+    pub(crate) fn lock(mut self) -> impl Future<Output = Result<Guard, Error>> + Send {
+        // Here and not in the future, which would have room for all that goes in.
+        let (cancel, checked) = (self.cancel.take(), self.check());
+        async move {
+            let (engine, ask) = checked?;
+            let hold = acquire::lock(&engine, &ask, cancel).await?;
+            Ok(Guard::new(hold))
+        }
     }
 
-    pub(crate) async fn try_lock(self) -> Result<Option<Guard>, Error> {
-        let (engine, ask) = self.check()?;
-        let hold = acquire::try_lock(&engine, &ask).await?;
-        Ok(hold.map(Guard::new))
+    pub(crate) fn try_lock(self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+        let checked = self.check();
+        async move {
+            let (engine, ask) = checked?;
+            let hold = acquire::try_lock(&engine, &ask).await?;
+            Ok(hold.map(Guard::new))
+        }
     }
 }
 

@@ -14,16 +14,17 @@ use tenure_core::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
     Loss, Notice, Notices, Query, Release, Term, Then,
 };
-use tenure_core::time::Clock;
+use tenure_core::time::{Clock, Time};
 use tenure_core::{Claim, Error, Key, Lease, Mode, Token};
 use tokio::runtime::Handle;
 
 use crate::builder::Builder;
+use crate::calm::Calm;
 use crate::client::Client;
 use crate::inbox::Inbox;
 use crate::keys::Keys;
 use crate::link::{Link, Links, Server};
-use crate::scripts::{Answer, Freed, Renewed, Run};
+use crate::scripts::{Answer, Freed, Given, Renewed, Run};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
 
@@ -126,28 +127,72 @@ impl Redis {
 }
 
 impl Shared {
-    /// Gives the lock back. A reply that was lost with its connection is asked for again.
+    /// Gives the lock back: by the short form where it is plainly ours, else by the full one.
     async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
+        let claim = lease.claim();
+        self.inbox.desk().forget(claim.token());
+        let now = self.clock.now();
+        let first = First { was_ours: now < lease.valid_until(), turn: self.server.turn() };
+        let cut = match self.give(lease, then, now).await {
+            Ok(true) => return Ok(Release::Freed),
+            Ok(false) => None,
+            Err(trouble) if trouble.cause() == Cause::Cut => Some(trouble),
+            Err(trouble) => return Err(trouble.into()),
+        };
+        // Boxed, as is all that is rare here: what is made for every lock is to be small.
+        Box::pin(self.release_in_full(claim, then, first, cut)).await
+    }
+
+    /// Which keys to ask for by the short forms.
+    pub(crate) fn calm(&self) -> &Calm {
+        self.inbox.desk().calm()
+    }
+
+    /// Whether it could be freed by the short form. A lock that others want cannot, most likely.
+    async fn give(&self, lease: &Lease, then: Then, now: Time) -> Result<bool, Trouble> {
+        let claim = lease.claim();
+        let calm = !lease.is_contended() && self.calm().is_calm(claim.key(), now);
+        if !calm || then != Then::Free || claim.shared_owner().is_some() {
+            return Ok(false);
+        }
+        let run = Run::give(&self.keys, &self.author, claim);
+        match run.on(self.commands.of(claim.key())).await? {
+            Given::Yes => Ok(true),
+            Given::More => {
+                self.calm().disturb(claim.key(), now);
+                Ok(false)
+            }
+        }
+    }
+
+    /// A reply that was lost with its connection is asked for again; `cut` says that one was.
+    async fn release_in_full(
+        &self,
+        claim: &Claim,
+        then: Then,
+        first: First,
+        cut: Option<Trouble>,
+    ) -> Result<Release, Fault> {
         let closed = match then {
             Then::Free => None,
             Then::Closed(rest) => Some(rest),
         };
-        let claim = lease.claim();
-        self.inbox.desk().forget(claim.token());
-        let (was_ours, turn) = (self.clock.now() < lease.valid_until(), self.server.turn());
         let (run, alone) =
             (Run::release(&self.keys, claim, closed), claim.shared_owner().is_none());
-        let again = match run.on(self.commands.of(claim.key())).await {
-            Err(trouble) if trouble.cause() == Cause::Cut => {
-                self.release_again(claim, &run, trouble).await?
-            }
-            answer => return Ok(released(answer?)),
+        let cut = match cut {
+            Some(cut) => cut,
+            None => match run.on(self.commands.of(claim.key())).await {
+                Err(trouble) if trouble.cause() == Cause::Cut => trouble,
+                answer => return Ok(released(answer?)),
+            },
         };
-        match again {
+        match self.release_again(claim, &run, cut).await? {
             Again::Answered(answer) => Ok(answer),
             // The same server held it for us when it was first asked, and nobody used force: the
             // first request did it. Of a share nobody can say what that left to the others.
-            Again::Gone(_) if was_ours && alone && self.server.is_at(turn) => Ok(Release::Freed),
+            Again::Gone(_) if first.was_ours && alone && self.server.is_at(first.turn) => {
+                Ok(Release::Freed)
+            }
             Again::Gone(first) => Err(first.into()),
         }
     }
@@ -235,6 +280,12 @@ impl Shared {
     }
 }
 
+/// How things were before a release was first asked for.
+struct First {
+    was_ours: bool,
+    turn: u64,
+}
+
 /// What a release that is asked for again comes to.
 enum Again {
     Answered(Release),
@@ -301,7 +352,7 @@ impl Backend for Redis {
         Box::pin(async {
             let link = self.shared.commands.of(lease.claim().key());
             let live = link.live().await?;
-            link.call(&live, &redis::cmd("PING")).await?;
+            link.call(&live, redis::cmd("PING")).await?;
             Ok(())
         })
     }

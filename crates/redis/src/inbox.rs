@@ -190,7 +190,7 @@ impl Shared {
         let live = self.link.live().await?;
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(&self.channel);
-        self.link.call(&live, &subscribe).await?;
+        self.link.call(&live, subscribe).await?;
         Ok(live)
     }
 
@@ -208,7 +208,7 @@ impl Shared {
                 () = tokio::time::sleep(PING_EVERY) => {}
             }
             // One that refuses is there, and tells what there is to tell.
-            match self.link.call(live, &redis::cmd("PING")).await {
+            match self.link.call(live, redis::cmd("PING")).await {
                 Err(trouble) if !self.is_on(live) => return trouble,
                 _ => {}
             }

@@ -116,7 +116,7 @@ impl Keys {
     pub(crate) fn add_all(&self, key: &Key, words: &mut Words) {
         self.add_lock(key, words);
         words.add(&self.fence);
-        words.add_parts(&[&self.queues, key.as_str()]);
+        self.add_queue(key, words);
         words.add_parts(&[&self.beats, key.as_str()]);
         self.add_holders(key, words);
     }
@@ -125,13 +125,17 @@ impl Keys {
         words.add_parts(&[&self.locks, key.as_str()]);
     }
 
+    pub(crate) fn add_queue(&self, key: &Key, words: &mut Words) {
+        words.add_parts(&[&self.queues, key.as_str()]);
+    }
+
     pub(crate) fn add_holders(&self, key: &Key, words: &mut Words) {
         words.add_parts(&[&self.holders, key.as_str()]);
     }
 
     /// Short-lived, and only where an operator used force. Holds a token: keep it out of logs.
     pub(crate) fn add_forced(&self, token: Token, words: &mut Words) {
-        words.add_parts(&[&self.forced, &token.expose()]);
+        words.add_parts(&[&self.forced, &token.digits()]);
     }
 
     /// The same by itself.

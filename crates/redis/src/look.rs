@@ -53,7 +53,7 @@ impl Shared {
         let live = link.live().await?;
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(self.keys.all_locks()).arg("COUNT").arg(SCANNED_AT_ONCE);
-        let reply = link.call(&live, &scan).await?;
+        let reply = link.call(&live, scan).await?;
         redis::from_redis_value(reply).map_err(|_| link.out_of_turn(&live))
     }
 

@@ -11,7 +11,7 @@
 //! there is nothing to say. A lock that was released and is kept closed has the client `closed` and no
 //! token. A value of any other form is *foreign*: a `SET NX` client's, or that of a version to come.
 
-use std::fmt::Write as _;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
@@ -45,19 +45,38 @@ impl Author {
         &self.client
     }
 
-    /// Writes what the lock's key is to hold while `claim` has it, without the flag.
-    pub(crate) fn write(&self, text: &mut String, claim: &Claim, since: UnixMillis) {
-        let Author { client, about } = self;
-        let token = claim.token().expose();
-        let who = claim.shared_owner().map_or(token, shared);
-        // Writing to a string cannot fail.
-        let _ = write!(text, "t1:{client}:{who}:{}:{about}", since.0);
+    /// What the lock's value starts with while the claim with this token has it and nobody waits, in
+    /// parts. `give.lua` knows how long it is.
+    pub(crate) fn mark<'a>(&'a self, token: &'a str) -> [&'a str; 4] {
+        ["-t1:", &self.client, ":", token]
+    }
+
+    /// Writes what the lock's key is to hold from now on, while nobody waits.
+    pub(crate) fn write_alone(&self, to: &mut dyn Write, claim: &Claim) -> io::Result<()> {
+        to.write_all(b"-")?;
+        self.write(to, claim, UnixMillis::now())
+    }
+
+    /// Writes what the lock's key is to hold while `claim` has it, without the flag. By hand: there is
+    /// one for each lock, and the machinery of `format!` costs as much as all the rest.
+    pub(crate) fn write(
+        &self,
+        to: &mut dyn Write,
+        claim: &Claim,
+        since: UnixMillis,
+    ) -> io::Result<()> {
+        let mut put =
+            |parts: &[&str]| parts.iter().try_for_each(|part| to.write_all(part.as_bytes()));
+        put(&["t1:", &self.client, ":"])?;
+        match claim.shared_owner() {
+            None => put(&[&claim.token().digits()])?,
+            Some(owner) => put(&[&shared(owner)])?,
+        }
+        put(&[":", &since.0.to_string(), ":", &self.about])?;
         if claim.label().is_some() || claim.reason().is_some() {
-            text.extend([":", &escape(claim.label().unwrap_or_default())]);
+            put(&[":", &escape(claim.label().unwrap_or_default())])?;
         }
-        if let Some(reason) = claim.reason() {
-            text.extend([":", &escape(reason)]);
-        }
+        claim.reason().map_or(Ok(()), |reason| put(&[":", &escape(reason)]))
     }
 }
 
@@ -158,10 +177,10 @@ mod tests {
     }
 
     fn written(claim: &Claim) -> String {
-        let mut text = String::from("-");
+        let mut text = b"-".to_vec();
         let author = Author::new(Token::random().unwrap());
-        author.write(&mut text, claim, UnixMillis(1_800_000_000_000));
-        text
+        author.write(&mut text, claim, UnixMillis(1_800_000_000_000)).unwrap();
+        String::from_utf8(text).unwrap()
     }
 
     /// What is written is read back, also with the characters that mean something to the format.
@@ -190,6 +209,16 @@ mod tests {
         assert_eq!((fields[0], fields[1].len()), ("-t1", 16));
         assert_eq!((fields[2], fields[3]), (claim.token().expose().as_str(), "1800000000000"));
         assert_eq!(fields.len(), 8, "nothing is written where there is nothing to say");
+    }
+
+    /// `give.lua` compares this much of a value.
+    #[test]
+    fn a_mark_is_the_start_of_the_value() {
+        let (claim, author) = (claim(None, None), Author::new(Token::random().unwrap()));
+        let mut value = b"-".to_vec();
+        author.write(&mut value, &claim, UnixMillis(1)).unwrap();
+        let mark = author.mark(&claim.token().digits()).concat();
+        assert_eq!((mark.as_bytes(), mark.len()), (&value[..53], 53));
     }
 
     /// t60: anything else is foreign, and a version to come is too.

@@ -15,15 +15,14 @@
 
 use std::time::Duration;
 
-use redis::Value;
 use tenure_core::backend::{Attempt, Fault, Grant, Term};
-use tenure_core::time::{Time, UnixMillis};
+use tenure_core::time::Time;
 use tenure_core::{Claim, Sight};
 
 use crate::backend::Shared;
 use crate::inbox::Push;
 use crate::jitter::jittered;
-use crate::scripts::{Asked, How, Run};
+use crate::scripts::{Asked, Bare, How, Run, Taken};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Said;
 
@@ -59,12 +58,15 @@ impl Shared {
     /// One attempt; "held by another" is an answer.
     pub(crate) async fn ask_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
         self.refuse_unsupported(claim)?;
-        match self.take_bare(claim).await {
-            Ok(Some(grant)) => return Ok(Attempt::Granted(grant)),
-            Err(trouble) if trouble.cause() != Cause::Cut => return Err(trouble.into()),
-            // The script finds out whether a request whose reply was lost has got it.
-            Ok(None) | Err(_) => {}
+        match self.take(claim).await {
+            Ok(Some(grant)) => Ok(Attempt::Granted(grant)),
+            Err(trouble) if trouble.cause() != Cause::Cut => Err(trouble.into()),
+            // The full form finds out whether a request whose reply was lost has got it.
+            Ok(None) | Err(_) => Box::pin(self.ask_once_in_full(claim)).await,
         }
+    }
+
+    async fn ask_once_in_full(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let from = self.clock.now();
         let run = Run::acquire(&self.keys, &self.author, claim, How::Not);
         match self.twice(claim.key(), &run).await? {
@@ -82,12 +84,18 @@ impl Shared {
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Grant, Fault> {
         self.refuse_unsupported(claim)?;
         // One that waits already may stand in the queue, which the bare command would not leave.
-        // Whatever else is wrong with it, the script finds out.
+        // Whatever else is wrong with it, the full form finds out.
         if !self.inbox.desk().knows(claim.token())
-            && let Ok(Some(grant)) = self.take_bare(claim).await
+            && let Ok(Some(grant)) = self.take(claim).await
         {
             return Ok(grant);
         }
+        // Boxed, as is all that is rare here: what is made for every lock is to be small.
+        Box::pin(self.wait_in_queue(claim)).await
+    }
+
+    /// Asks, and asks again, standing in the queue where there is one.
+    async fn wait_in_queue(&self, claim: &Claim) -> Result<Grant, Fault> {
         let slot = self.inbox.desk().expect(claim.token());
         let mut hearing = self.inbox.changes();
         let (mut down_since, mut heartbeat) = (None, None);
@@ -134,6 +142,7 @@ impl Shared {
                 Ok(Asking::Granted(grant(claim, from, fence, contended)))
             }
             Asked::Queued { value, left, place, stamp } => {
+                self.calm().disturb(claim.key(), from);
                 claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), Some(place)));
                 let end = left
                     + AFTER_END
@@ -142,6 +151,7 @@ impl Shared {
                 Ok(Asking::Wait(jittered(every).min(end), Some(beat)))
             }
             Asked::Held { value, left } => {
+                self.calm().disturb(claim.key(), from);
                 claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), None));
                 Ok(Asking::Wait(jittered(claim.retry_interval()).min(left + AFTER_END), None))
             }
@@ -160,24 +170,30 @@ impl Shared {
             .then(|| grant(claim, from, push.fence, push.contended))
     }
 
-    /// Takes a free lock without a fence by the bare command, which costs the server less than a
-    /// script. It does not look at the queue: where a holder died, it may come before those who wait.
-    /// `None` where the lock is not free, or may be ours already.
-    async fn take_bare(&self, claim: &Claim) -> Result<Option<Grant>, Trouble> {
-        if claim.fenced() || claim.shared_owner().is_some() {
+    /// Takes a lock that is plainly free, by the shortest request there is. `None` where there is more
+    /// to it, or may be: the full form finds out.
+    ///
+    /// Without a fence that is the bare command, which does not look at the queue: where a holder
+    /// died, it may come before those who wait.
+    async fn take(&self, claim: &Claim) -> Result<Option<Grant>, Trouble> {
+        let (key, from) = (claim.key(), self.clock.now());
+        if claim.shared_owner().is_some() || !self.calm().is_calm(key, from) {
             return Ok(None);
         }
-        let link = self.commands.of(claim.key());
-        let mut value = String::from("-");
-        self.author.write(&mut value, claim, UnixMillis::now());
-        let mut set = redis::cmd("SET");
-        let ttl = claim.ttl().as_millis() as u64;
-        set.arg(self.keys.lock(claim.key())).arg(value).arg("NX").arg("PX").arg(ttl);
-        let from = self.clock.now();
-        let live = link.live().await?;
-        match link.call(&live, &set).await? {
-            Value::Okay => Ok(Some(grant(claim, from, 0, false))),
-            _ => Ok(None),
+        let link = self.commands.of(key);
+        let taken = match claim.fenced() {
+            true => Run::take(&self.keys, &self.author, claim).on(link).await?,
+            false => match Run::set(&self.keys, &self.author, claim).on(link).await? {
+                Bare::Yes => Taken::Yes(0),
+                Bare::No => Taken::More,
+            },
+        };
+        match taken {
+            Taken::Yes(fence) => Ok(Some(grant(claim, from, fence, false))),
+            Taken::More => {
+                self.calm().disturb(key, from);
+                Ok(None)
+            }
         }
     }
 

@@ -88,12 +88,12 @@ impl Eyes {
         let live = self.link.live().await?;
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON").arg("BCAST").arg("PREFIX").arg(&self.prefix);
-        self.link.call(&live, &track).await?;
+        self.link.call(&live, track).await?;
         // Nobody tells anything here. A server keeps what a subscriber does not read up to a limit,
         // and then cuts it off; for others it would fill its memory, were we stopped.
         let mut limit = redis::cmd("SUBSCRIBE");
         limit.arg(&self.channel);
-        match self.link.call(&live, &limit).await {
+        match self.link.call(&live, limit).await {
             Err(trouble) if !trouble.is_final() => Err(trouble),
             _ => Ok(live),
         }
@@ -123,7 +123,7 @@ impl Eyes {
                 }
                 () = tokio::time::sleep(PING_EVERY) => {}
             }
-            if self.link.call(live, &redis::cmd("PING")).await.is_err() {
+            if self.link.call(live, redis::cmd("PING")).await.is_err() {
                 return;
             }
         }

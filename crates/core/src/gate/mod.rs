@@ -301,10 +301,16 @@ impl Gates {
         self.table().gates.get(key).and_then(Gate::holder)
     }
 
-    fn note_claim(&self, key: &Key, claim: &Arc<Claim>) {
-        if let Some(gate) = self.table().gates.get_mut(key) {
+    /// Makes it known with which claim a lead asks: it is told from now on when the gates are closed.
+    fn note_claim(&self, key: &Key, claim: &Arc<Claim>) -> Result<(), Error> {
+        let mut table = self.table();
+        if table.closed {
+            return Err(Error::closed(Some(key)));
+        }
+        if let Some(gate) = table.gates.get_mut(key) {
             gate.phase = Phase::Asking(Some(claim.clone()));
         }
+        Ok(())
     }
 
     /// Lets nobody in any more; those who wait are told.
@@ -312,8 +318,13 @@ impl Gates {
         let mut table = self.table();
         table.closed = true;
         let gates = table.gates.values_mut();
-        let waiters: Vec<Waiter> = gates.flat_map(|gate| gate.queue.drain(..)).collect();
+        let (mut waiters, mut asking) = (Vec::<Waiter>::new(), Vec::<Arc<Claim>>::new());
+        for gate in gates {
+            waiters.extend(gate.queue.drain(..));
+            asking.extend(gate.claim_asked_with());
+        }
         drop(table);
+        asking.iter().for_each(|claim| claim.close());
         for waiter in waiters {
             let error = Error::closed(Some(&waiter.ask.key));
             let _ = waiter.turn.send(Turn::Refused(error));

@@ -80,6 +80,14 @@ impl Gate {
         }
     }
 
+    /// The claim that somebody asks the server with.
+    pub(super) fn claim_asked_with(&self) -> Option<Arc<Claim>> {
+        match &self.phase {
+            Phase::Asking(claim) => claim.clone(),
+            Phase::Held(_) => None,
+        }
+    }
+
     pub(super) fn holder(&self) -> Option<Holder> {
         let tenancy = match &self.phase {
             Phase::Held(tenancy) => tenancy,

@@ -99,12 +99,13 @@ impl Lead {
     /// The claim to ask with: the one taken over, or a new one. From now on it is abandoned unless
     /// it is granted, passed on, or [disowned](Self::disown).
     pub(crate) fn claim(&mut self, ask: &Ask) -> Result<Arc<Claim>, Error> {
-        let claim = match self.claim.take() {
-            Some(claim) => claim,
+        let claim = match &self.claim {
+            Some(claim) => claim.clone(),
             None => Arc::new(self.engine.new_claim(&self.key, ask.terms())?),
         };
+        // One that was taken over is to be undone all the same; a new one has not been sent yet.
+        self.engine.gates.note_claim(&self.key, &claim)?;
         self.claim = Some(claim.clone());
-        self.engine.gates.note_claim(&self.key, &claim);
         Ok(claim)
     }
 

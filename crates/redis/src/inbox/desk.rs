@@ -9,12 +9,15 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::backend::{Loss, Notice};
 use tenure_core::{Key, Token};
 use tokio::sync::Notify;
 
+use crate::calm::Calm;
 use crate::keys::Keys;
 use crate::link::{Links, Server};
 use crate::scripts::{Freed, Run};
@@ -24,7 +27,30 @@ pub(crate) struct Desk {
     server: Arc<Server>,
     commands: Arc<Links>,
     keys: Keys,
-    slots: Mutex<HashMap<Token, Arc<Slot>>>,
+    calm: Calm,
+    slots: Mutex<Slots>,
+    /// How many there are, for those who know that theirs is not among none.
+    count: AtomicUsize,
+}
+
+type Slots = HashMap<Token, Arc<Slot>, BuildHasherDefault<AsItIs>>;
+
+/// Tokens are random: any part of one is as good as a hash of it.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u128(&mut self, token: u128) {
+        self.0 = token as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Where a claim is told of its turn.
@@ -72,25 +98,46 @@ impl Slot {
 impl Desk {
     pub(super) fn new(server: &Arc<Server>, commands: &Arc<Links>, keys: &Keys) -> Self {
         let (server, commands, keys) = (server.clone(), commands.clone(), keys.clone());
-        Desk { server, commands, keys, slots: Mutex::default() }
+        Desk {
+            server,
+            commands,
+            keys,
+            calm: Calm::new(),
+            slots: Mutex::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Which keys nobody else wants, as far as is known.
+    pub(crate) fn calm(&self) -> &Calm {
+        &self.calm
     }
 
     /// Makes a claim known, or finds it where it is known already.
     pub(crate) fn expect(&self, token: Token) -> Arc<Slot> {
-        self.slots().entry(token).or_default().clone()
+        let mut slots = self.slots();
+        let slot = slots.entry(token).or_default().clone();
+        self.count.store(slots.len(), Ordering::Release);
+        slot
     }
 
     /// Whether this claim may wait already.
     pub(crate) fn knows(&self, token: Token) -> bool {
-        self.slots().contains_key(&token)
+        self.count.load(Ordering::Acquire) > 0 && self.slots().contains_key(&token)
     }
 
     /// Nobody will ask for this claim again.
     pub(crate) fn forget(&self, token: Token) {
-        self.slots().remove(&token);
+        // Whoever was expected knows that it was: its slot is counted here.
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut slots = self.slots();
+        slots.remove(&token);
+        self.count.store(slots.len(), Ordering::Release);
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<Token, Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,6 +155,7 @@ impl Desk {
             "ask" => self.slots().get(&token).map(|slot| slot.put(Push::UNSURE)),
             "contended" => {
                 let key = self.keys.parse_lock(rest.as_bytes())?;
+                self.calm.disturb(&key, self.server.clock().now());
                 self.server.tell(Notice::Contended { key, token });
                 Some(())
             }

@@ -30,11 +30,11 @@ impl Client {
         let link = self.commands().any();
         let live = link.live().await?;
         let started = self.now();
-        link.call(&live, &redis::cmd("PING")).await?;
+        link.call(&live, redis::cmd("PING")).await?;
         let round_trip = self.now().since(started);
         let mut info = String::new();
         for section in ["server", "replication"] {
-            let said = link.call(&live, redis::cmd("INFO").arg(section)).await?;
+            let said = link.call(&live, redis::cmd("INFO").arg(section).clone()).await?;
             let said: String = redis::from_redis_value(said)
                 .map_err(|_| link.trouble(Cause::Refused, "it does not say what it is"))?;
             info += &said;

@@ -56,7 +56,7 @@ impl Client {
         let request = wire::spell(self.keys(), command, Scripts::ByHash)?;
         let link = self.commands().of_name(&command.key);
         let live = link.live().await?;
-        match link.call(&live, &request).await {
+        match link.call(&live, request).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => {
                 self.run_anew(link, &live, command).await
             }
@@ -71,7 +71,7 @@ impl Client {
         command: &Command<'_>,
     ) -> Result<Answer, Error> {
         let request = wire::spell(self.keys(), command, Scripts::ByText)?;
-        wire::read(command, link.call(live, &request).await?)
+        wire::read(command, link.call(live, request).await?)
     }
 
     async fn run_all(&self, batch: &Batch) -> Result<Answers, Error> {

@@ -13,7 +13,7 @@
 //!   before is dropped, and what it still answers is unknown.
 //!
 //! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
-//! connection out of the stream that `open` opened.
+//! connection out of the stream that `open` opened, `calls` keeps the room that a call takes.
 //!
 //! Absent on purpose: what is heard on the connection of the inbox, see `inbox.rs`.
 
@@ -21,6 +21,7 @@ mod links;
 mod server;
 mod connect;
 mod open;
+mod calls;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use tokio::runtime::Handle;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
+use calls::Calls;
 pub(crate) use connect::{Live, Pushes, Target};
 pub(crate) use links::Links;
 pub(crate) use server::Server;
@@ -45,6 +47,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     server: Arc<Server>,
     bounds: Bounds,
+    calls: Calls,
     /// Takes what the server says unasked.
     pushes: Option<Pushes>,
     state: Mutex<State>,
@@ -74,9 +77,9 @@ struct Failed {
 
 impl Link {
     pub(crate) fn new(server: Arc<Server>) -> Self {
-        let (pushes, state, connecting) = Default::default();
+        let (calls, pushes, state, connecting) = Default::default();
         let bounds = Bounds::new(server.clock().clone());
-        Link { server, bounds, pushes, state, connecting }
+        Link { server, bounds, calls, pushes, state, connecting }
     }
 
     /// One whose connection listens as well.
@@ -95,9 +98,12 @@ impl Link {
     }
 
     /// Sends one command.
-    pub(crate) async fn call(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Trouble> {
-        let mut connection = live.connection();
-        let asked = std::pin::pin!(connection.send_packed_command(command));
+    pub(crate) async fn call(
+        &self,
+        live: &Arc<Live>,
+        command: impl Into<Arc<Cmd>>,
+    ) -> Result<Value, Trouble> {
+        let asked = self.calls.call(live.connection(), command.into());
         let heard = self.bounds.within(self.response_timeout(), asked).await;
         let reply = self.hear(live, heard)?;
         self.read(live, reply)
@@ -271,7 +277,7 @@ impl Link {
     pub(crate) async fn ping(&self) {
         if let Some(live) = self.current() {
             // What is wrong is dealt with on the way; the next call makes a new connection.
-            if self.call(&live, &redis::cmd("PING")).await.is_err() {
+            if self.call(&live, redis::cmd("PING")).await.is_err() {
                 let _ = self.live().await;
             }
         } else if self.state().old.is_some() {

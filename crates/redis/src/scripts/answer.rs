@@ -85,6 +85,78 @@ impl Answer for Asked {
     }
 }
 
+/// What became of an attempt to take what is plainly free.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Ours, with this fence.
+    Yes(u64),
+    /// Not plain: the full form finds out. So it does with what would have been refused.
+    More,
+}
+
+impl Answer for Taken {
+    fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        match word {
+            "granted" => Some(Taken::Yes(number(rest.next()?)?)),
+            "more" | "type" | "count" => Some(Taken::More),
+            _ => None,
+        }
+    }
+
+    /// Without a piece of memory for the fence.
+    fn read_line(token: &str, line: &str) -> Option<Self> {
+        let said = line.strip_prefix(token)?.strip_prefix(' ')?;
+        match said.strip_prefix("granted ") {
+            Some(fence) => Some(Taken::Yes(fence.parse().ok()?)),
+            None => (said == "more").then_some(Taken::More),
+        }
+    }
+}
+
+/// What became of the same by the bare command, which echoes nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Bare {
+    Yes,
+    No,
+}
+
+impl Answer for Bare {
+    fn of(_: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        None
+    }
+
+    fn read(_: &str, reply: Value) -> Option<Self> {
+        match reply {
+            Value::Okay => Some(Bare::Yes),
+            Value::Nil => Some(Bare::No),
+            _ => None,
+        }
+    }
+}
+
+/// What became of an attempt to free what is plainly ours.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    Yes,
+    /// Not plain: the full form finds out.
+    More,
+}
+
+impl Answer for Given {
+    fn of(word: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        (word == "more").then_some(Given::More)
+    }
+
+    /// The echo is all there is in the usual case, and has the client before the token.
+    fn read_line(token: &str, line: &str) -> Option<Self> {
+        match line.rsplit_once(':')?.1.strip_prefix(token)? {
+            "" => Some(Given::Yes),
+            " more" => Some(Given::More),
+            _ => None,
+        }
+    }
+}
+
 /// What became of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
@@ -180,6 +252,29 @@ mod tests {
             (None, None, None, None)
         );
         assert_eq!(Freed::read("a", reply(&["a", "renewed", "-"])), None);
+    }
+
+    /// t27: nor are the short answers.
+    #[test]
+    fn t27_the_token_is_checked_in_short_answers() {
+        let given = |text: &str| Given::read("a", Value::BulkString(text.into()));
+        assert_eq!(
+            (given("-t1:c:a"), given("-t1:c:a more")),
+            (Some(Given::Yes), Some(Given::More))
+        );
+        assert_eq!(
+            (given("-t1:c:b"), given("-t1:c:ab"), given("a"), given("")),
+            (None, None, None, None)
+        );
+        let taken = |text: &str| Taken::read("a", Value::BulkString(text.into()));
+        assert_eq!(
+            (taken("a granted 17"), taken("a more")),
+            (Some(Taken::Yes(17)), Some(Taken::More))
+        );
+        assert_eq!(
+            (taken("b granted 17"), taken("a"), taken("a granted x"), taken("granted 17")),
+            (None, None, None, None)
+        );
     }
 
     /// Contention is read from the flag.

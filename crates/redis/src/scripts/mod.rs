@@ -20,8 +20,9 @@ use crate::keys::Keys;
 use crate::link::{Link, Live};
 use crate::trouble::{Cause, Trouble};
 use crate::value::{self, Author};
-pub(crate) use answer::{Answer, Asked, Freed, Renewed};
+pub(crate) use answer::{Answer, Asked, Bare, Freed, Given, Renewed, Taken};
 pub(crate) use words::Words;
+use words::starting_with;
 
 /// A script in its two forms: since version 7 it says under which conditions it may run.
 pub(crate) struct Form {
@@ -29,18 +30,17 @@ pub(crate) struct Form {
     flagged: Script,
     text: String,
     flagged_text: String,
+    /// How many keys it works on.
+    keys: &'static str,
 }
 
 impl Form {
-    fn new(header: &str, text: &str) -> Self {
+    fn new(header: &str, keys: &'static str, text: &str) -> Self {
         let text =
             PARTS.iter().fold(text.to_owned(), |text, (line, part)| text.replace(line, part));
         let flagged_text = format!("{header}\n{text}");
-        Form { plain: Script::new(&text), flagged: Script::new(&flagged_text), text, flagged_text }
-    }
-
-    fn hash(&self, live: &Live) -> &str {
-        if live.has_flags() { self.flagged.get_hash() } else { self.plain.get_hash() }
+        let (plain, flagged) = (Script::new(&text), Script::new(&flagged_text));
+        Form { plain, flagged, text, flagged_text, keys }
     }
 
     fn text(&self, live: &Live) -> &str {
@@ -59,10 +59,15 @@ const STRICT: &str = "#!lua";
 /// What gives memory back, or keeps what is there, must work on a full server.
 const ALWAYS: &str = "#!lua flags=allow-oom";
 
-static ACQUIRE: LazyLock<Form> = LazyLock::new(|| Form::new(STRICT, include_str!("acquire.lua")));
-static RELEASE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, include_str!("release.lua")));
-static RENEW: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, include_str!("renew.lua")));
-static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, include_str!("force.lua")));
+// The first two do the usual, cheaply, and leave the rest to the two after them.
+static TAKE: LazyLock<Form> = LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")));
+static GIVE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("give.lua")));
+static ACQUIRE: LazyLock<Form> =
+    LazyLock::new(|| Form::new(STRICT, "5", include_str!("acquire.lua")));
+static RELEASE: LazyLock<Form> =
+    LazyLock::new(|| Form::new(ALWAYS, "5", include_str!("release.lua")));
+static RENEW: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "3", include_str!("renew.lua")));
+static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "6", include_str!("force.lua")));
 
 /// Whether and how a claim that is not granted waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,26 +97,58 @@ impl How {
     }
 }
 
-/// One run of a script: which, on which keys, with what. The first argument is always the token.
+/// One request: a script on its keys, or the bare command that does the same.
 pub(crate) struct Run {
-    form: &'static Form,
-    keys: usize,
-    token: String,
-    words: Words,
+    /// None for a bare command.
+    form: Option<&'static Form>,
+    token: Token,
+    /// By the hash of the flagged form, which nearly every server knows.
+    command: Arc<Cmd>,
 }
 
 impl Run {
+    /// Take the lock and a fence, if it is plainly free.
+    pub(crate) fn take(keys: &Keys, author: &Author, claim: &Claim) -> Self {
+        let mut words = begin(&TAKE);
+        keys.add_lock(claim.key(), &mut words);
+        words.add(keys.fence());
+        keys.add_queue(claim.key(), &mut words);
+        words.add(&claim.token().digits());
+        words.add_with(|to| author.write_alone(to, claim));
+        words.add_number(millis(claim.ttl()));
+        Self::of(&TAKE, claim.token(), words)
+    }
+
+    /// Take the lock without a fence by the bare command, which costs the server less than a script.
+    pub(crate) fn set(keys: &Keys, author: &Author, claim: &Claim) -> Self {
+        let mut words = Words::new(&["SET"]);
+        keys.add_lock(claim.key(), &mut words);
+        words.add_with(|to| author.write_alone(to, claim));
+        words.add("NX");
+        words.add("PX");
+        words.add_number(millis(claim.ttl()));
+        Run { form: None, token: claim.token(), command: words.command().into() }
+    }
+
+    /// Free the lock if it is plainly ours.
+    pub(crate) fn give(keys: &Keys, author: &Author, claim: &Claim) -> Self {
+        let mut words = begin(&GIVE);
+        keys.add_lock(claim.key(), &mut words);
+        words.add_parts(&author.mark(&claim.token().digits()));
+        Self::of(&GIVE, claim.token(), words)
+    }
+
     /// Take the lock if it is free, or stand in its queue.
     pub(crate) fn acquire(keys: &Keys, author: &Author, claim: &Claim, how: How) -> Self {
-        let mut run = Self::on_lock(&ACQUIRE, keys, claim.key(), claim.token());
-        run.words.add(&who(claim));
-        run.words.add_with(|text| author.write(text, claim, UnixMillis::now()));
-        run.words.add(&millis(claim.ttl()));
-        run.words.add(if claim.fenced() { "1" } else { "0" });
-        run.words.add(how.word());
-        run.words.add(&millis(how.good()));
-        run.words.add(keys.inboxes());
-        run
+        let mut words = on_lock(&ACQUIRE, keys, claim.key(), claim.token());
+        words.add(&who(claim));
+        words.add_with(|to| author.write(to, claim, UnixMillis::now()));
+        words.add_number(millis(claim.ttl()));
+        words.add(if claim.fenced() { "1" } else { "0" });
+        words.add(how.word());
+        words.add_number(millis(how.good()));
+        words.add(keys.inboxes());
+        Self::of(&ACQUIRE, claim.token(), words)
     }
 
     /// Free it, or keep it closed for a while, if it is ours; and leave its queue.
@@ -121,7 +158,7 @@ impl Run {
 
     /// The same for a claim of which only the token is known.
     pub(crate) fn disown(keys: &Keys, key: &Key, token: Token) -> Self {
-        Self::give_back(keys, key, token, &token.expose(), None)
+        Self::give_back(keys, key, token, &token.digits(), None)
     }
 
     fn give_back(
@@ -131,73 +168,61 @@ impl Run {
         who: &str,
         closed: Option<Duration>,
     ) -> Self {
-        let mut run = Self::on_lock(&RELEASE, keys, key, token);
-        run.words.add(who);
+        let mut words = on_lock(&RELEASE, keys, key, token);
+        words.add(who);
         // Closed for less than the server can count is still closed, not free.
-        let closed = closed.map(|rest| millis(rest.max(Duration::from_millis(1))));
-        run.words.add(closed.as_deref().unwrap_or("0"));
-        run.words.add(keys.inboxes());
-        run
+        words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
+        words.add(keys.inboxes());
+        Self::of(&RELEASE, token, words)
     }
 
     /// Make it last.
     pub(crate) fn renew(keys: &Keys, claim: &Claim, ttl: Duration) -> Self {
-        let mut words = Words::new();
+        let mut words = begin(&RENEW);
         keys.add_lock(claim.key(), &mut words);
         keys.add_forced(claim.token(), &mut words);
         keys.add_holders(claim.key(), &mut words);
-        let mut run = Self::of(&RENEW, words, claim.token());
-        run.words.add(&who(claim));
-        run.words.add(&millis(ttl));
-        run
+        words.add(&claim.token().digits());
+        words.add(&who(claim));
+        words.add_number(millis(ttl));
+        Self::of(&RENEW, claim.token(), words)
     }
 
     /// Take it from the claim with this token.
     pub(crate) fn force(keys: &Keys, key: &Key, token: Token, by: &str) -> Self {
-        let mut words = Words::new();
+        let mut words = begin(&FORCE);
         keys.add_all(key, &mut words);
         keys.add_forced(token, &mut words);
-        let mut run = Self::of(&FORCE, words, token);
-        run.words.add(by);
-        run.words.add(keys.inboxes());
-        run
+        words.add(&token.digits());
+        words.add(by);
+        words.add(keys.inboxes());
+        Self::of(&FORCE, token, words)
     }
 
-    fn on_lock(form: &'static Form, keys: &Keys, key: &Key, token: Token) -> Self {
-        let mut words = Words::new();
-        keys.add_all(key, &mut words);
-        Self::of(form, words, token)
+    fn of(form: &'static Form, token: Token, words: Words) -> Self {
+        Run { form: Some(form), token, command: words.command().into() }
     }
 
-    /// With the keys as the first words.
-    fn of(form: &'static Form, mut words: Words, token: Token) -> Self {
-        let (keys, token) = (words.count(), token.expose());
-        words.add(&token);
-        Run { form, keys, token, words }
+    fn by_hash(&self, live: &Live) -> Arc<Cmd> {
+        match self.form {
+            Some(form) if !live.has_flags() => {
+                starting_with(&["EVALSHA", form.plain.get_hash()], &self.command).into()
+            }
+            _ => self.command.clone(),
+        }
     }
 
-    fn by_hash(&self, live: &Live) -> Cmd {
-        self.command("EVALSHA", self.form.hash(live))
-    }
-
-    fn by_text(&self, live: &Live) -> Cmd {
-        self.command("EVAL", self.form.text(live))
-    }
-
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let size = verb.len() + script.len() + self.words.len() + 8;
-        let mut command = Cmd::with_capacity(self.words.count() + 3, size);
-        command.arg(verb).arg(script).arg(self.keys);
-        self.words.iter().for_each(|word| {
-            command.arg(word);
-        });
-        command
+    fn by_text(&self, live: &Live) -> Arc<Cmd> {
+        match self.form {
+            Some(form) => starting_with(&["EVAL", form.text(live)], &self.command).into(),
+            None => self.command.clone(),
+        }
     }
 
     /// Runs it, and reads the answer.
     pub(crate) async fn on<A: Answer>(&self, link: &Link) -> Result<A, Trouble> {
         let live = link.live().await?;
-        match link.call(&live, &self.by_hash(&live)).await {
+        match link.call(&live, self.by_hash(&live)).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => {
                 Box::pin(self.anew(link, &live)).await
             }
@@ -207,13 +232,25 @@ impl Run {
 
     /// Runs it by its text, which also makes it known.
     async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>) -> Result<A, Trouble> {
-        let reply = link.call(live, &self.by_text(live)).await?;
+        let reply = link.call(live, self.by_text(live)).await?;
         self.read(link, live, reply)
     }
 
     fn read<A: Answer>(&self, link: &Link, live: &Arc<Live>, reply: Value) -> Result<A, Trouble> {
-        A::read(&self.token, reply).ok_or_else(|| link.out_of_turn(live))
+        A::read(&self.token.digits(), reply).ok_or_else(|| link.out_of_turn(live))
     }
+}
+
+fn begin(form: &Form) -> Words {
+    Words::new(&["EVALSHA", form.flagged.get_hash(), form.keys])
+}
+
+/// For a script that wants all keys of a lock, and then the token as every script does.
+fn on_lock(form: &Form, keys: &Keys, key: &Key, token: Token) -> Words {
+    let mut words = begin(form);
+    keys.add_all(key, &mut words);
+    words.add(&token.digits());
+    words
 }
 
 /// Who is to hold the lock: the claim, or the owner that it shares with others.
@@ -230,7 +267,7 @@ pub(crate) async fn run_all<A: Answer>(
     let live = link.live().await?;
     let mut pipe = Pipeline::with_capacity(runs.len());
     for run in runs {
-        pipe.add_command(run.by_hash(&live));
+        pipe.add_command(Arc::unwrap_or_clone(run.by_hash(&live)));
     }
     let mut replies = link.call_all(&live, &pipe, within).await?;
     heal(link, &live, runs, &mut replies, within).await?;
@@ -257,7 +294,8 @@ async fn heal(
     }
     let mut pipe = Pipeline::with_capacity(missing.len());
     for (index, (run, _)) in missing.iter().enumerate() {
-        pipe.add_command(if index == 0 { run.by_text(live) } else { run.by_hash(live) });
+        let command = if index == 0 { run.by_text(live) } else { run.by_hash(live) };
+        pipe.add_command(Arc::unwrap_or_clone(command));
     }
     let healed = link.call_all(live, &pipe, within).await?;
     for ((_, reply), again) in missing.iter_mut().zip(healed) {
@@ -267,8 +305,8 @@ async fn heal(
 }
 
 /// Whole milliseconds, rounded up: a ttl is never shorter than what we count with.
-fn millis(duration: Duration) -> String {
-    duration.as_nanos().div_ceil(1_000_000).to_string()
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -278,18 +316,16 @@ mod tests {
     /// A ttl is never rounded down, and never to zero.
     #[test]
     fn t55_millis_round_up() {
-        assert_eq!(millis(Duration::from_millis(1_500)), "1500");
-        assert_eq!(millis(Duration::from_nanos(1)), "1");
-        assert_eq!(millis(Duration::from_micros(1_001)), "2");
+        assert_eq!(millis(Duration::from_millis(1_500)), 1_500);
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_micros(1_001)), 2);
     }
 
     /// Every script says its keys, arguments, answers, retry and slots.
     #[test]
     fn headers_are_complete() {
-        for form in [&ACQUIRE, &RELEASE, &RENEW, &FORCE] {
-            for word in
-                ["-- KEYS[1] lock ", "-- ARGV[1] token", "-- Returns", "-- Retry", "-- Slots"]
-            {
+        for form in [&TAKE, &GIVE, &ACQUIRE, &RELEASE, &RENEW, &FORCE] {
+            for word in ["-- KEYS[1] lock ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
                 assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
             }
             assert!(!form.text.contains("--@"), "a part is missing from:\n{}", form.text);

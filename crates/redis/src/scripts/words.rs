@@ -1,62 +1,81 @@
-//! The words of one request, in one piece of memory: there are a dozen, and a request for each lock.
+//! The words of one request, written once, in the form in which the driver sends them.
+//!
+//! In: words, whole or in parts. Out: a command.
 
-#[derive(Debug)]
-pub(crate) struct Words {
-    text: String,
-    ends: Vec<usize>,
-}
+use std::io::Write;
 
-/// Room for the words of most requests.
-const ROOM: usize = 512;
-const WORDS: usize = 16;
+use redis::{Arg, Cmd, RedisWrite as _};
+
+/// Room for the short requests; the full ones, which are rare, find more.
+const ROOM: usize = 256;
+const WORDS: usize = 10;
+
+pub(crate) struct Words(Cmd);
 
 impl Words {
-    pub(crate) fn new() -> Self {
-        Words { text: String::with_capacity(ROOM), ends: Vec::with_capacity(WORDS) }
+    /// Those that start with `first`.
+    pub(crate) fn new(first: &[&str]) -> Self {
+        let mut words = Words(Cmd::with_capacity(WORDS, ROOM));
+        first.iter().for_each(|word| words.add(word));
+        words
     }
 
     pub(crate) fn add(&mut self, word: &str) {
-        self.add_with(|text| text.push_str(word));
+        self.0.write_arg(word.as_bytes());
+    }
+
+    pub(crate) fn add_number(&mut self, number: u64) {
+        self.0.arg(number);
     }
 
     /// Adds a word that is made of several parts.
     pub(crate) fn add_parts(&mut self, parts: &[&str]) {
-        self.add_with(|text| parts.iter().for_each(|part| text.push_str(part)));
+        self.add_with(|text| parts.iter().try_for_each(|part| text.write_all(part.as_bytes())));
     }
 
-    /// Adds what `write` appends.
-    pub(crate) fn add_with(&mut self, write: impl FnOnce(&mut String)) {
-        write(&mut self.text);
-        self.ends.push(self.text.len());
+    /// Adds what `write` writes.
+    pub(crate) fn add_with(&mut self, write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) {
+        // Into memory, which cannot fail.
+        let _ = write(&mut self.0.writer_for_next_arg());
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.ends.len()
+    pub(crate) fn command(self) -> Cmd {
+        self.0
     }
+}
 
-    /// How long all of them are together.
-    pub(crate) fn len(&self) -> usize {
-        self.text.len()
+/// The same command with other words at its start.
+pub(crate) fn starting_with(first: &[&str], command: &Cmd) -> Cmd {
+    let mut words = Words::new(first);
+    for arg in command.args_iter().skip(first.len()) {
+        if let Arg::Simple(word) = arg {
+            words.0.write_arg(word);
+        }
     }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
-    }
+    words.command()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Words come out as they went in, empty ones too.
+    fn read(command: &Cmd) -> Vec<String> {
+        let word = |arg| match arg {
+            Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
+            _ => "?".into(),
+        };
+        command.args_iter().map(word).collect()
+    }
+
+    /// Words come out as they went in, empty ones too, also after a change of the first.
     #[test]
     fn words_round_trip() {
-        let mut words = Words::new();
-        words.add("one");
+        let mut words = Words::new(&["one", "two"]);
         words.add("");
+        words.add_number(30_000);
         words.add_parts(&["a", ":", "b"]);
-        assert_eq!(words.iter().collect::<Vec<_>>(), ["one", "", "a:b"]);
-        assert_eq!((words.count(), words.len()), (3, 6));
+        let command = words.command();
+        assert_eq!(read(&command), ["one", "two", "", "30000", "a:b"]);
+        assert_eq!(read(&starting_with(&["1", "2"], &command)), ["1", "2", "", "30000", "a:b"]);
     }
 }
