@@ -217,7 +217,7 @@ const WORDS: [(&str, Cause, &str); 18] = [
 
 /// The server does not always name the right that is missing inside a script.
 const NOPERM: &str = "the user lacks a right; these are enough: `~PREFIX:* &PREFIX:inbox:* +eval \
-                      +evalsha +get +set +del +exists +pttl +pexpire +time +zadd +zrem +zrange \
+                      +evalsha +get +getrange +set +del +exists +pttl +pexpire +time +zadd +zrem +zrange \
                       +zrevrange +zrank +zscore +zcard +zremrangebyscore +hget +hset +hdel +hgetall \
                       +publish +subscribe +pubsub +scan +info +ping +client`";
 

@@ -83,6 +83,10 @@ impl Shared {
     /// Waits until the lock is granted, or it is plain that waiting is of no use.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Grant, Fault> {
         self.refuse_unsupported(claim)?;
+        // A holder is told there what becomes of its lock.
+        if !self.inbox.hears() {
+            self.inbox.listen();
+        }
         // One that waits already may stand in the queue, which the bare command would not leave.
         // Whatever else is wrong with it, the full form finds out.
         if !self.inbox.desk().knows(claim.token())
