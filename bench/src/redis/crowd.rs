@@ -50,6 +50,15 @@ struct Seen {
     connections: f64,
 }
 
+impl Seen {
+    /// How many claims there are now.
+    async fn look(&mut self, site: &Site) -> Result<usize, Error> {
+        let now = claims(site).await?;
+        self.claims = self.claims.max(now);
+        Ok(now)
+    }
+}
+
 async fn rounds(run: &Run<'_>, site: &Site, fleet: &Fleet) -> Result<Seen, Error> {
     let mut seen = Seen { claims: 0, connections: f64::INFINITY };
     for locker in fleet.lockers() {
@@ -76,7 +85,7 @@ async fn serve_all(site: &Site, fleet: &Fleet, seen: &mut Seen) -> Result<(), Er
         tasks.spawn_on(one(fleet, number, &asking), home);
     }
     let started = Instant::now();
-    while asking.load(Ordering::Relaxed) < TASKS || claims(site).await? < LOCKERS {
+    while asking.load(Ordering::Relaxed) < TASKS || seen.look(site).await? < LOCKERS {
         if started.elapsed() > PATIENCE {
             return Err(Error::surprise("some lockers did not come to wait"));
         }
@@ -87,9 +96,7 @@ async fn serve_all(site: &Site, fleet: &Fleet, seen: &mut Seen) -> Result<(), Er
     loop {
         tokio::select! {
             biased;
-            () = tokio::time::sleep(LOOK_EVERY) => {
-                seen.claims = seen.claims.max(claims(site).await?);
-            }
+            () = tokio::time::sleep(LOOK_EVERY) => { seen.look(site).await?; }
             done = tasks.join_next() => match done {
                 Some(Ok(done)) => done?,
                 Some(Err(panicked)) => return Err(Error::surprise(panicked.to_string())),
