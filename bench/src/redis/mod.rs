@@ -159,6 +159,12 @@ impl Site {
         format!("{}:bare:{number}", self.prefix)
     }
 
+    /// The name of a key of another library.
+    #[cfg(feature = "peers")]
+    pub(crate) fn peer_key(&self) -> String {
+        format!("{}:peer", self.prefix)
+    }
+
     /// The names of what the server keeps of a lock of ours: itself, and who waits for it.
     pub(crate) fn keys_of(&self, key: &str) -> (String, String) {
         (format!("{}:lock:{key}", self.prefix), format!("{}:queue:{key}", self.prefix))

@@ -25,6 +25,8 @@ const HOLD: Duration = Duration::from_millis(1);
 const KEY: &str = "peers";
 /// Ours, by default.
 const TTL: Duration = Duration::from_secs(30);
+/// It would ask for ever.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Both sides in turn, so often.
 const STRETCHES: u32 = 5;
 /// No worse than the other.
@@ -65,7 +67,7 @@ async fn stretches(
     let client = bare::client(&site.url)?;
     let peers: Vec<_> =
         (0..CLIENTS).map(|_| LockManager::from_clients(vec![client.clone()])).collect();
-    let (key, homes) = (site.bare_key(CLIENTS), fleet.homes());
+    let (key, homes) = (site.peer_key(), fleet.homes());
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     // The first is for connections and scripts, and does not count.
     for stretch in 0..=STRETCHES {
@@ -129,8 +131,10 @@ impl Client {
                 Ok(held)
             }
             Client::Theirs(manager, key) => {
+                let guard = tokio::time::timeout(PATIENCE, manager.acquire(key.as_bytes(), TTL));
+                let late = |_| Error::surprise("`rslock` did not get its lock");
                 let failed = |error: rslock::LockError| Error::surprise(error.to_string());
-                let guard = manager.acquire(key.as_bytes(), TTL).await.map_err(failed)?;
+                let guard = guard.await.map_err(late)?.map_err(failed)?;
                 let held = hold().await;
                 guard.release().await;
                 Ok(held)
