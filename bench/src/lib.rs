@@ -7,12 +7,13 @@
 //! a log subscriber are installed ([`observe`]), as in a real service.
 //!
 //! The modules in reading order: `bench` (what is asked), `embedded/` and `redis/` (a module per kind
-//! of figure), `rounds` and `held` (how both are measured), `usage` (what a process uses), `report`.
+//! of figure), `rounds`, `local` and `held` (how both are measured), `usage` (what a process uses), `report`.
 
 mod bench;
 mod embedded;
 mod redis;
 mod rounds;
+mod local;
 mod held;
 mod usage;
 mod observe;

@@ -21,8 +21,8 @@ pub(crate) enum Measure {
     Cpu { ours: f64 },
     /// How often something happens.
     Count { ours: f64, bare: f64 },
-    /// A time in µs that nothing bare is beside.
-    Alone { ours: f64 },
+    /// A time in µs, and what is beside it, if anything is.
+    Span { ours: f64, bare: Option<f64> },
 }
 
 /// What one cycle takes, in µs: by the clock, and of this process's processors.
@@ -49,7 +49,7 @@ impl Figure {
             Measure::Time { ours, bare, .. } => Some(ours.took / bare.took),
             Measure::Count { ours, bare } => Some(ours / bare),
             Measure::Cpu { ours } => Some(ours / CORE),
-            Measure::Alone { .. } => None,
+            Measure::Span { ours, bare } => bare.map(|bare| ours / bare),
         }
     }
 
@@ -57,7 +57,7 @@ impl Figure {
     fn ours_us(&self) -> Option<f64> {
         match self.measure {
             Measure::Time { ours, .. } => Some(ours.took),
-            Measure::Cpu { ours } | Measure::Alone { ours } => Some(ours),
+            Measure::Cpu { ours } | Measure::Span { ours, .. } => Some(ours),
             Measure::Count { .. } => None,
         }
     }
@@ -66,7 +66,8 @@ impl Figure {
         match self.measure {
             Measure::Time { bare, .. } => Some(bare.took),
             Measure::Cpu { .. } => Some(CORE),
-            Measure::Count { .. } | Measure::Alone { .. } => None,
+            Measure::Span { bare, .. } => bare,
+            Measure::Count { .. } => None,
         }
     }
 
@@ -81,7 +82,7 @@ impl Figure {
             Measure::Time { ours, bare, .. } => (micros(ours.took), micros(bare.took)),
             Measure::Cpu { ours } => (format!("{:.2} %", ours / CORE * 100.0), "a core".into()),
             Measure::Count { ours, bare } => (format!("{ours:.2}"), format!("{bare:.2}")),
-            Measure::Alone { ours } => (micros(ours), none()),
+            Measure::Span { ours, bare } => (micros(ours), bare.map_or_else(none, micros)),
         };
         let [spread, cpu, cpu_bare] = match self.measure {
             Measure::Time { ours, bare, spread: (low, high) } => {

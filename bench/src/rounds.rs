@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +22,12 @@ pub(crate) struct Lap {
 }
 
 impl Lap {
-    fn new(run: &Run<'_>) -> Self {
-        Lap { until: Instant::now() + run.size().lap(), stop: run.stop().clone() }
+    pub(crate) fn new(run: &Run<'_>) -> Self {
+        Lap::lasting(run, run.size().lap())
+    }
+
+    pub(crate) fn lasting(run: &Run<'_>, span: Duration) -> Self {
+        Lap { until: Instant::now() + span, stop: run.stop().clone() }
     }
 
     pub(crate) fn goes_on(&self) -> bool {
@@ -92,9 +97,21 @@ pub(crate) async fn together<F>(count: usize, task: impl Fn(usize) -> F) -> Resu
 where
     F: Future<Output = Result<u64, Error>> + Send + 'static,
 {
+    let here = Handle::current();
+    together_at(std::iter::repeat_n(&here, count), task).await
+}
+
+/// The same with each at a runtime of its own.
+pub(crate) async fn together_at<'a, F>(
+    places: impl IntoIterator<Item = &'a Handle>,
+    task: impl Fn(usize) -> F,
+) -> Result<u64, Error>
+where
+    F: Future<Output = Result<u64, Error>> + Send + 'static,
+{
     let mut tasks = JoinSet::new();
-    for number in 0..count {
-        tasks.spawn(task(number));
+    for (number, place) in places.into_iter().enumerate() {
+        tasks.spawn_on(task(number), place);
     }
     tasks.join_all().await.into_iter().sum()
 }

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         }
         ["setup"] => packages::install(),
         ["bench", rest @ ..] => cargo(
-            &[&["run", "--release", "-p", "tenure-cli", "--", "bench", "--check"], rest].concat(),
+            &[&["run", "--release", "-p", "tenure-cli", "--features", "peers", "--", "bench", "--check"], rest].concat(),
         ),
         ["model", rest @ ..] => {
             cargo(&[&["run", "--release", "-p", "tenure-model", "--"], rest].concat())

@@ -1,11 +1,11 @@
 //! The engines inside this program: `memory:` and `file:`, in a space of their own.
 
-mod local;
 mod processes;
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
 use crate::held;
+use crate::local;
 use crate::report::Figure;
 
 pub use processes::contend;
@@ -28,7 +28,10 @@ const HELD: &str = "held/10000";
 
 pub(crate) async fn measure(run: &Run<'_>, kind: Kind) -> Result<Vec<Figure>, Error> {
     match kind {
-        Kind::Local => Ok(vec![local::measure(run).await?]),
+        Kind::Local => {
+            let locker = tenure::connect("memory:bench").await?;
+            Ok(vec![local::measure(run, &locker).await?])
+        }
         Kind::Held => Ok(vec![measure_held(run).await?]),
         Kind::Processes => processes::measure(run).await,
     }

@@ -64,7 +64,7 @@ async fn handover(run: &Run<'_>, mut waiters: Vec<Waiter>) -> Result<Measure, Er
     tenures.sort_by_key(|tenure| tenure.acquired);
     let gaps = tenures.windows(2).map(|pair| pair[1].acquired.since(pair[0].released));
     let [ours] = quantiles(gaps.map(micros).collect(), [0.5]);
-    Ok(Measure::Alone { ours })
+    Ok(Measure::Span { ours, bare: None })
 }
 
 /// When one process had the lock.

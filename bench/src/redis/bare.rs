@@ -30,16 +30,8 @@ pub(crate) struct Bare {
 
 impl Bare {
     pub(crate) async fn connect(url: &str) -> Result<Self, Error> {
-        // The driver knows its own names only.
-        let url = url.strip_prefix("valkey").map_or(url.into(), |rest| format!("redis{rest}"));
-        let info = url.into_connection_info()?;
-        let session = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let client = Client::open(info.set_redis_settings(session).set_tcp_settings(tcp))?;
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(tenure::redis::RESPONSE_TIMEOUT_DEFAULT))
-            .set_pipeline_buffer_size(QUEUE);
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection =
+            client(url)?.get_multiplexed_async_connection_with_config(&config()).await?;
         let release = Script::new(RELEASE).load_async(&mut connection).await?;
         Ok(Bare { connection, release })
     }
@@ -54,6 +46,22 @@ impl Bare {
         let token = "0123456789abcdef0123456789abcdef".into();
         BareLock { connection: self.connection(), release: self.release.clone(), key, token }
     }
+}
+
+/// The driver's way to the server.
+pub(crate) fn client(url: &str) -> Result<Client, Error> {
+    // The driver knows its own names only.
+    let url = url.strip_prefix("valkey").map_or(url.into(), |rest| format!("redis{rest}"));
+    let info = url.into_connection_info()?;
+    let session = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let tcp = TcpSettings::default().set_nodelay(true);
+    Ok(Client::open(info.set_redis_settings(session).set_tcp_settings(tcp))?)
+}
+
+pub(crate) fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_response_timeout(Some(tenure::redis::RESPONSE_TIMEOUT_DEFAULT))
+        .set_pipeline_buffer_size(QUEUE)
 }
 
 /// A key as one task locks it.

@@ -3,10 +3,17 @@
 //! All keys are under a prefix of the run's own, and gone when it ends.
 
 mod bare;
+mod home;
+mod fleet;
 mod uncontended;
+mod pingpong;
+mod handover;
 mod requests;
+mod crowd;
 mod kept;
 mod kv;
+#[cfg(feature = "peers")]
+mod peer;
 
 use std::time::Duration;
 
@@ -16,6 +23,7 @@ use tenure::redis::{Client, Redis};
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
+use crate::local;
 use crate::report::Figure;
 use bare::Bare;
 use kv::Verb;
@@ -24,10 +32,26 @@ use uncontended::Fencing;
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    Uncontended { tasks: usize, fencing: Fencing, bar: f64 },
-    Requests,
+    Uncontended {
+        tasks: usize,
+        fencing: Fencing,
+        bar: f64,
+    },
+    Handover {
+        lockers: usize,
+    },
+    Local,
+    RequestsPerCycle,
+    RequestsPerHandover,
+    Crowd,
     Kept,
-    Kv { tasks: usize, verb: Verb, bar: f64 },
+    Kv {
+        tasks: usize,
+        verb: Verb,
+        bar: f64,
+    },
+    #[cfg(feature = "peers")]
+    Peer,
 }
 
 /// Bars from the design's table of figures.
@@ -37,12 +61,20 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     uncontended(&["uncontended/512"], 512, Fencing::On, 2.0),
     uncontended(&["unfenced/64"], 64, Fencing::Off, 1.15),
     uncontended(&["unfenced/512"], 512, Fencing::Off, 1.15),
-    Entry { names: &[requests::NAME], kind: Kind::Requests },
+    Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
+    Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
+    Entry { names: &["handover/64"], kind: Kind::Handover { lockers: 64 } },
+    Entry { names: &[local::NAME], kind: Kind::Local },
+    Entry { names: &[requests::CYCLE], kind: Kind::RequestsPerCycle },
+    Entry { names: &[requests::HANDOVER], kind: Kind::RequestsPerHandover },
+    Entry { names: &[crowd::CLAIMS, crowd::CONNECTIONS], kind: Kind::Crowd },
     Entry { names: &[kept::HELD, kept::SOCKETS], kind: Kind::Kept },
     kv(&["get/64"], 64, Verb::Get, 1.1),
     kv(&["set/64"], 64, Verb::Set, 1.1),
     kv(&["pipeline/100"], 1, Verb::Pipeline, 1.1),
     kv(&["remember/64"], 64, Verb::Remember, 1.15),
+    #[cfg(feature = "peers")]
+    Entry { names: &[peer::P50, peer::P99, peer::WORST], kind: Kind::Peer },
 ];
 
 const fn uncontended(
@@ -64,12 +96,21 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
             let measure = uncontended::measure(run, site, tasks, fencing).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar }])
         }
-        Kind::Requests => Ok(vec![requests::measure(run, site).await?]),
+        Kind::Handover { lockers } => {
+            let measure = handover::measure(run, site, lockers).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar: handover::BAR }])
+        }
+        Kind::Local => Ok(vec![local::measure(run, &site.locker).await?]),
+        Kind::RequestsPerCycle => Ok(vec![requests::per_cycle(run, site).await?]),
+        Kind::RequestsPerHandover => Ok(vec![requests::per_handover(run, site).await?]),
+        Kind::Crowd => crowd::measure(run, site).await,
         Kind::Kept => kept::measure(run, site).await,
         Kind::Kv { tasks, verb, bar } => {
             let measure = kv::measure(run, site, tasks, verb).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar }])
         }
+        #[cfg(feature = "peers")]
+        Kind::Peer => peer::measure(run, site).await,
     }
 }
 
@@ -101,9 +142,11 @@ impl Site {
     }
 
     /// One more of our side, with connections of its own.
-    pub(crate) async fn another_locker(&self) -> Result<Locker, Error> {
-        let redis = Redis::builder(&self.url).prefix(&self.prefix).connect().await?;
-        Ok(Locker::new(redis))
+    pub(crate) fn another_locker(
+        &self,
+    ) -> impl Future<Output = Result<Locker, Error>> + Send + use<> {
+        let redis = Redis::builder(&self.url).prefix(&self.prefix).connect();
+        async { Ok(Locker::new(redis.await?)) }
     }
 
     /// A client for values, under the same prefix.
@@ -111,9 +154,20 @@ impl Site {
         Ok(Client::builder(&self.url).prefix(&self.prefix).client().await?)
     }
 
-    /// The name of a key for the bare side.
+    /// The name of a key or channel of the bare side.
     pub(crate) fn bare_key(&self, number: usize) -> String {
         format!("{}:bare:{number}", self.prefix)
+    }
+
+    /// The name of a key of another library.
+    #[cfg(feature = "peers")]
+    pub(crate) fn peer_key(&self) -> String {
+        format!("{}:peer", self.prefix)
+    }
+
+    /// The names of what the server keeps of a lock of ours: itself, and who waits for it.
+    pub(crate) fn keys_of(&self, key: &str) -> (String, String) {
+        (format!("{}:lock:{key}", self.prefix), format!("{}:queue:{key}", self.prefix))
     }
 
     /// Ends our side and removes every key of this run.

@@ -1,18 +1,47 @@
-//! How many requests one uncontended cycle is, by the server's own count.
+//! How many requests one uncontended cycle is, and one hand-over, by the server's own count.
 //!
 //! Others on the same server can only add to it, so the least of all rounds is taken.
 
 use crate::bench::Run;
 use crate::error::Error;
 use crate::redis::Site;
+use crate::redis::fleet::Fleet;
 use crate::report::{Figure, Measure};
+use crate::rounds::Lap;
 
-pub(crate) const NAME: &str = "requests/cycle";
+pub(crate) const CYCLE: &str = "requests/cycle";
+pub(crate) const HANDOVER: &str = "requests/handover";
 const CYCLES: u32 = 100;
 /// Take it, give it back.
 const BARE: f64 = 2.0;
 
-pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Figure, Error> {
+/// The most for one hand-over is three: one gives back, one asks, and one more is for heartbeats.
+const HANDOVER_BAR: f64 = 1.5;
+/// How many lockers pass the lock round.
+const LOCKERS: usize = 8;
+
+pub(crate) async fn per_handover(run: &Run<'_>, site: &Site) -> Result<Figure, Error> {
+    let fleet = Fleet::connect(site, LOCKERS).await?;
+    let least = least_per_handover(run, site, &fleet).await;
+    fleet.close().await;
+    let measure = Measure::Count { ours: least?, bare: BARE };
+    Ok(Figure { name: HANDOVER, measure, bar: HANDOVER_BAR })
+}
+
+async fn least_per_handover(run: &Run<'_>, site: &Site, fleet: &Fleet) -> Result<f64, Error> {
+    fleet.pass_round(Lap::new(run)).await?;
+    let mut least = f64::INFINITY;
+    for _ in 0..run.rounds() {
+        run.must_go_on()?;
+        let before = requests(site).await?;
+        let handovers = fleet.pass_round(Lap::new(run)).await?;
+        let made = requests(site).await? - before;
+        least = least.min(made as f64 / handovers as f64);
+    }
+    Ok(least)
+}
+
+pub(crate) async fn per_cycle(run: &Run<'_>, site: &Site) -> Result<Figure, Error> {
     cycle(site).await?;
     let mut least = f64::INFINITY;
     for _ in 0..run.rounds() {
@@ -24,7 +53,7 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Figure, Error>
         let made = requests(site).await? - before;
         least = least.min(made as f64 / f64::from(CYCLES));
     }
-    Ok(Figure { name: NAME, measure: Measure::Count { ours: least, bare: BARE }, bar: 1.0 })
+    Ok(Figure { name: CYCLE, measure: Measure::Count { ours: least, bare: BARE }, bar: 1.0 })
 }
 
 async fn cycle(site: &Site) -> Result<(), Error> {
@@ -32,8 +61,8 @@ async fn cycle(site: &Site) -> Result<(), Error> {
     Ok(())
 }
 
-/// The scripts that were asked for: a cycle of ours is made of nothing else. What a script does
-/// inside is counted under other names.
+/// The scripts that were asked for: locks with a fence are made of nothing else. What a script does
+/// inside is counted under other names, `SET` among them.
 async fn requests(site: &Site) -> Result<u64, Error> {
     let mut info = redis::cmd("INFO");
     let stats: String = info.arg("commandstats").query_async(&mut site.bare.connection()).await?;

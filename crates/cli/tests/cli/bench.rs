@@ -7,19 +7,32 @@ use tenure_testkit::servers::{RedisServer, Reply};
 use crate::common::{Done, Running, assert_matches, bare, done, wait_for};
 
 /// The figures of a Redis server, in their order, and the bars that they have to hold.
-const ON_REDIS: [(&str, f64); 12] = [
+const ON_REDIS: &[(&str, f64)] = &[
     ("uncontended/1", 1.15),
     ("uncontended/64", 1.5),
     ("uncontended/512", 2.0),
     ("unfenced/64", 1.15),
     ("unfenced/512", 1.15),
+    ("handover/2", 1.3),
+    ("handover/8", 1.3),
+    ("handover/64", 1.3),
+    ("local/64", 10.0),
     ("requests/cycle", 1.0),
+    ("requests/handover", 1.5),
+    ("claims/1000", 1.0),
+    ("connections/1000", 1.0),
     ("held/10000", 0.03),
     ("sockets/10000", 1.0),
     ("get/64", 1.1),
     ("set/64", 1.1),
     ("pipeline/100", 1.1),
     ("remember/64", 1.15),
+    #[cfg(feature = "peers")]
+    ("rslock/gap/p50", 1.0),
+    #[cfg(feature = "peers")]
+    ("rslock/gap/p99", 1.0),
+    #[cfg(feature = "peers")]
+    ("rslock/worst-wait", 1.0),
 ];
 
 fn bench(server: &RedisServer, args: &[&str]) -> Done {
@@ -61,12 +74,13 @@ fn json_of_a_redis_server() {
     assert_eq!(keys(&server), Reply::Many(vec![]));
 }
 
-/// What does not depend on time is exact: two requests for a cycle, and as many sockets for ten
-/// thousand locks as for one.
+/// What does not depend on time is exact: two requests for a cycle, one claim and three connections
+/// for each of ten lockers with a hundred waiters, and as many sockets for ten thousand locks as for
+/// one.
 #[test]
 fn counts_are_exact() {
     let server = RedisServer::start();
-    for name in ["requests/cycle", "sockets/10000"] {
+    for name in ["requests/cycle", "claims/1000", "connections/1000", "sockets/10000"] {
         let run = bench(&server, &["--json", "--only", name]);
         let report: Value = serde_json::from_str(&run.out).unwrap();
         assert_eq!(report["results"].as_array().unwrap().len(), 1, "{run:?}");
@@ -74,11 +88,21 @@ fn counts_are_exact() {
     }
 }
 
+/// A hand-over is one request that gives back and one that asks; heartbeats are few.
+#[test]
+fn a_hand_over_is_at_most_three_requests() {
+    let server = RedisServer::start();
+    let run = bench(&server, &["--json", "--only", "requests/handover"]);
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    let ratio = report["results"][0]["ratio"].as_f64().unwrap();
+    assert!((0.9..=1.5).contains(&ratio), "{run:?}");
+}
+
 /// People get a table, on stdout; the bar is for terminals only.
 #[test]
 fn a_table_for_people() {
     let server = RedisServer::start();
-    let run = bench(&server, &["--only", "requests"]);
+    let run = bench(&server, &["--only", "requests/cycle"]);
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
     assert_matches(
         &run.out,
@@ -126,16 +150,23 @@ fn refusals() {
     assert!(!run.err.contains("hunter2"), "{}", run.err);
 }
 
-/// Ctrl-C ends it, and no key stays behind.
+/// Ctrl-C ends it, and no key stays behind: not one of many locks, nor of many that wait for one.
 #[test]
 fn an_interrupted_bench_leaves_nothing() {
+    // A lock that is passed round, its queue and its heartbeats; and the fences.
+    for (figure, enough) in [("held/10000", 5_000), ("handover/64", 4)] {
+        interrupted(figure, enough);
+    }
+}
+
+fn interrupted(figure: &str, enough: usize) {
     let server = RedisServer::start();
-    let running = Running::start(bare(["bench", "-u", &server.url(), "--only", "held/10000"]));
-    let held = || match keys(&server) {
+    let running = Running::start(bare(["bench", "-u", &server.url(), "--only", figure]));
+    let count = || match keys(&server) {
         Reply::Many(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
-    wait_for("many locks to be held", || held() > 5_000);
+    wait_for("many keys to be there", || count() >= enough);
     running.send(Signal::SIGINT);
     let run = running.finish();
     assert_eq!((run.code, run.out.as_str()), (Some(130), ""));

@@ -1,7 +1,10 @@
 //! One key, 64 tasks, one process: against `tokio::sync::Mutex` under the same contention.
+//!
+//! Whichever engine the locker is on: all but the first grant are handed on in memory.
 
 use std::sync::Arc;
 
+use tenure::Locker;
 use tokio::sync::Mutex;
 
 use crate::bench::Run;
@@ -13,13 +16,12 @@ pub(crate) const NAME: &str = "local/64";
 const TASKS: usize = 64;
 const BAR: f64 = 10.0;
 
-pub(crate) async fn measure(run: &Run<'_>) -> Result<Figure, Error> {
-    let locker = tenure::connect("memory:bench").await?;
-    let measure = interleave(run, async |lap| ours(&locker, lap).await, bare).await?;
+pub(crate) async fn measure(run: &Run<'_>, locker: &Locker) -> Result<Figure, Error> {
+    let measure = interleave(run, async |lap| ours(locker, lap).await, bare).await?;
     Ok(Figure { name: NAME, measure, bar: BAR })
 }
 
-async fn ours(locker: &tenure::Locker, lap: Lap) -> Result<u64, Error> {
+async fn ours(locker: &Locker, lap: Lap) -> Result<u64, Error> {
     together(TASKS, |_| {
         let (locker, lap) = (locker.clone(), lap.clone());
         async move {

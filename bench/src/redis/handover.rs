@@ -1,0 +1,24 @@
+//! One key from locker to locker, against a message from client to client.
+//!
+//! A hop of the bare side is one `PUBLISH` and its arrival: nobody can be told anything by this server
+//! in less. Ours is a release, the news of the grant, and whatever the queue costs the server.
+
+use crate::bench::Run;
+use crate::error::Error;
+use crate::redis::Site;
+use crate::redis::fleet::Fleet;
+use crate::redis::pingpong::PingPong;
+use crate::report::Measure;
+use crate::rounds::interleave;
+
+/// From the design's table of figures.
+pub(crate) const BAR: f64 = 1.3;
+
+pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
+    let pingpong = PingPong::connect(site).await?;
+    let fleet = Fleet::connect(site, lockers).await?;
+    let ours = async |lap| fleet.pass_round(lap).await;
+    let measured = interleave(run, ours, async |lap| pingpong.play(lap).await).await;
+    fleet.close().await;
+    measured
+}
