@@ -19,6 +19,8 @@ cargo xtask COMMAND
                      processes fight for locks on Redis under random faults; the judge's figures
 ";
 
+const BENCH: &[&str] =
+    &["run", "--release", "-p", "tenure-cli", "--features", "peers", "--", "bench", "--check"];
 const CAMPAIGN: &[&str] =
     &["run", "--release", "-p", "tenure-testkit", "--bin", "campaign", "--", "run"];
 
@@ -31,9 +33,7 @@ fn main() -> ExitCode {
             times.parse().map_err(|_| format!("`{times}` is no number")).and_then(test)
         }
         ["setup"] => packages::install(),
-        ["bench", rest @ ..] => cargo(
-            &[&["run", "--release", "-p", "tenure-cli", "--features", "peers", "--", "bench", "--check"], rest].concat(),
-        ),
+        ["bench", rest @ ..] => cargo(&[BENCH, rest].concat()),
         ["model", rest @ ..] => {
             cargo(&[&["run", "--release", "-p", "tenure-model", "--"], rest].concat())
         }
