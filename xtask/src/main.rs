@@ -19,6 +19,7 @@ cargo xtask COMMAND
                      processes fight for locks on Redis under random faults; the judge's figures
 ";
 
+/// With other lock libraries beside ours.
 const BENCH: &[&str] =
     &["run", "--release", "-p", "tenure-cli", "--features", "peers", "--", "bench", "--check"];
 const CAMPAIGN: &[&str] =

@@ -12,7 +12,7 @@ use metrics::{Counter, Gauge, Histogram};
 use crate::backend::{Fault, Loss, Release, Renewal};
 use crate::error::Error;
 use crate::gate::Hold;
-use crate::lease::Lease;
+use crate::lease::{Ended, Lease};
 use crate::request::Ask;
 
 /// Label of locks for which the caller gave no name.
@@ -174,7 +174,10 @@ impl Observe {
     pub(crate) fn renewed(&self, lease: &Lease, answer: &Renewal, took: Duration) {
         let (key, left) = (lease.claim().key(), lease.remaining());
         match answer {
-            Renewal::Renewed { .. } if left < lease.ttl() / MARGIN_SHORT => {
+            // One that was given back meanwhile has nothing left, and needs nothing.
+            Renewal::Renewed { .. }
+                if left < lease.ttl() / MARGIN_SHORT && lease.ended() != Some(Ended::Released) =>
+            {
                 tracing::warn!(component = "tenure", %key, result = "renewed", ?left, "lock renewed late");
                 self.totals().renewed.record(took);
             }
