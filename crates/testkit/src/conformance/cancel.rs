@@ -10,8 +10,8 @@ use crate::wait::within;
 pub async fn a_dropped_wait_leaves_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
-    let dropped = start(b.lock(&key)).await;
-    waiters_are(&a, &key, 1).await;
+    let mut dropped = start(b.lock(&key)).await;
+    dropped.until(waiters_are(&a, &key, 1)).await;
     drop(dropped);
     waiters_are(&a, &key, 0).await;
     guard.release().await.unwrap();
@@ -32,8 +32,8 @@ pub async fn a_dropped_local_wait_leaves_nothing<F: Fixture>(f: &F) {
 pub async fn a_dropped_head_is_succeeded<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
-    let (head, next) = (start(b.lock(&key)).await, start(b.lock(&key)).await);
-    waiters_are(&a, &key, 1).await;
+    let (mut head, next) = (start(b.lock(&key)).await, start(b.lock(&key)).await);
+    head.until(waiters_are(&a, &key, 1)).await;
     drop(head);
     let next = tokio::spawn(next);
     guard.release().await.unwrap();

@@ -53,10 +53,10 @@ pub async fn hold_count_is_mine<F: Fixture>(f: &F) {
 pub async fn waiters_are_shown<F: Fixture>(f: &F) {
     let (a, b, c, key) = (f.locker().await, f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
-    let first = start(b.lock(&key).label("first")).await;
-    waiters_are(&a, &key, 1).await;
-    let second = start(c.lock(&key).label("second")).await;
-    waiters_are(&a, &key, 2).await;
+    let mut first = start(b.lock(&key).label("first")).await;
+    first.until(waiters_are(&a, &key, 1)).await;
+    let mut second = start(c.lock(&key).label("second")).await;
+    first.until(second.until(waiters_are(&a, &key, 2))).await;
     if let Some(waiters) = look(&c, &key).await.expect("it is held").waiters {
         let labels: Vec<_> = waiters.iter().map(|w| w.holder.label.as_deref()).collect();
         assert_eq!(labels, [Some("first"), Some("second")]);

@@ -1,7 +1,7 @@
 //! What cases share: starting a wait and knowing that it waits, looking from outside.
 
 use std::future::{Future, IntoFuture, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,6 +27,22 @@ where
     let done = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await;
     assert!(!done, "it was expected to wait, and did not");
     Started(future)
+}
+
+impl<T> Started<T> {
+    /// Keeps it waiting until `state` has come: an engine may need more than one request to queue it.
+    ///
+    /// # Panics
+    ///
+    /// If it is done before.
+    pub async fn until<S: Future>(&mut self, state: S) -> S::Output {
+        let mut state = pin!(state);
+        poll_fn(|cx| {
+            assert!(self.0.as_mut().poll(cx).is_pending(), "it was expected to wait, and did not");
+            state.as_mut().poll(cx)
+        })
+        .await
+    }
 }
 
 impl<T> Future for Started<T> {

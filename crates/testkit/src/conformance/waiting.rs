@@ -139,9 +139,10 @@ pub async fn processes_are_served_in_order<F: Fixture>(f: &F) {
     let (mut waits, mut lockers) = (Vec::new(), Vec::new());
     for number in 0..4 {
         let locker = f.locker().await;
-        waits.push((number, start(quick(&locker, &key)).await));
+        let mut wait = start(quick(&locker, &key)).await;
+        wait.until(waiters_are(&a, &key, number + 1)).await;
+        waits.push((number, wait));
         lockers.push(locker);
-        waiters_are(&a, &key, number + 1).await;
     }
     let mut order = served(guard, waits).await;
     if !f.capabilities().await.fifo {
