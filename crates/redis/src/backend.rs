@@ -40,7 +40,7 @@ const FORKED: &str = "the client was made by the process that forked this one";
 ///
 /// Safe on one server: atomic, by token, with a fence that never goes back. What no single server
 /// can promise is that it remembers: a lock is lost when the server loses its data, and its holder
-/// finds out at the next renewal. Waiters poll at their `retry_interval`.
+/// finds out at the next renewal. Whoever waits is told when it is its turn, first come, first served.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tenure_core::Error> {

@@ -230,10 +230,12 @@ impl Run {
         }
     }
 
-    /// Runs it by its text, which also makes it known.
+    /// Runs it by its text, which also makes it known. "Unknown script" is no answer to that.
     async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>) -> Result<A, Trouble> {
-        let reply = link.call(live, self.by_text(live)).await?;
-        self.read(link, live, reply)
+        match link.call(live, self.by_text(live)).await {
+            Err(trouble) if trouble.cause() == Cause::NoScript => Err(link.out_of_turn(live)),
+            reply => self.read(link, live, reply?),
+        }
     }
 
     fn read<A: Answer>(&self, link: &Link, live: &Arc<Live>, reply: Value) -> Result<A, Trouble> {

@@ -119,6 +119,23 @@ async fn t27_shifted_replies() {
     assert!(proxy.accepted() > 1, "the connection was replaced");
 }
 
+/// t27: "I do not know that script" is no answer to the script's own text: replies have shifted.
+#[tokio::test]
+async fn t27_a_shifted_noscript() {
+    let (server, proxy) = proxied();
+    let store = redis_at(&proxy.url()).await;
+    let extra = Deed::Precede(b"-NOSCRIPT No matching script. Please use EVAL.\r\n".into());
+    proxy.rule(Rule::on(Way::Replies, extra).containing("NOSCRIPT").once());
+    let asked = claim("k", LONG);
+    match store.try_acquire(&asked).await {
+        Ok(answer) => assert!(matches!(answer, Attempt::Granted(_)), "{answer:?}"),
+        Err(fault) => assert_eq!(fault.kind(), FaultKind::Unknown, "{fault}"),
+    }
+    eventually("it to be abandoned", || async { store.abandon(&asked).await.is_ok() }).await;
+    is_freed(&server, "k").await;
+    assert!(proxy.accepted() > 1, "the connection was replaced");
+}
+
 /// t45: connections from which nothing comes any more, and that nobody closed, are replaced: by a
 /// request that times out, and for renewals in time to keep the lock.
 #[tokio::test]
