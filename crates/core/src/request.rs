@@ -71,13 +71,18 @@ impl Request {
         Request {
             engine: engine.clone(),
             key: Key::new(key),
-            options: engine.defaults,
+            options: engine.defaults.plain,
             owner: Owner::current(),
             label: None,
             reason: None,
             name: None,
             cancel: None,
         }
+    }
+
+    /// The same with the defaults of `#[lock]`.
+    pub(crate) fn of_attribute(engine: &Arc<Engine>, key: &str) -> Self {
+        Request { options: engine.defaults.attribute, ..Request::new(engine, key) }
     }
 
     /// Checks everything before anything is sent.
@@ -208,6 +213,12 @@ macro_rules! waiting_setters {
             /// The longest time to wait. Default: for ever. Zero asks once.
             pub fn wait(mut self, longest: Duration) -> Self {
                 self.0.options.wait = Wait::For(longest);
+                self
+            }
+
+            /// To wait for ever, where the locker has another default.
+            pub fn wait_forever(mut self) -> Self {
+                self.0.options.wait = Wait::Forever;
                 self
             }
 

@@ -44,6 +44,9 @@ mod connect;
 
 pub use connect::connect;
 
+#[cfg(feature = "macros")]
+pub use tenure_macros::lock;
+
 /// Locks on a Redis server, for what a URL cannot say; and the [client](redis::KvExt) for values there.
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
