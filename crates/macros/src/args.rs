@@ -21,7 +21,8 @@ const KNOWN: &str = "`key`, `locker`, `ttl`, `wait`, `retry`, `attempts`, `renew
 
 /// What was said, checked as far as it can be without the function.
 pub(crate) struct Args {
-    pub(crate) key: Template,
+    /// `None` if none was said: that is told where the function is.
+    pub(crate) key: Option<Template>,
     pub(crate) locker: Option<Expr>,
     pub(crate) label: Option<Template>,
     pub(crate) reason: Option<Template>,
@@ -87,6 +88,7 @@ impl Said {
             return Err(Error::new(name.span(), what));
         }
         if name == "crate" {
+            self.must_be_new(&name)?;
             self.tenure = Some(input.call(Path::parse_mod_style)?);
             return Ok(());
         }
@@ -250,13 +252,9 @@ impl Said {
         if let Err(flaw) = self.relations() {
             self.note(flaw);
         }
-        if self.key.is_none() && !self.names.iter().any(|name| name == "key") {
-            let what = "`#[lock]` needs a key, such as `key = \"order:{order_id}\"`";
-            self.note(Error::new(Span::call_site(), what));
-        }
-        match (self.flaws, self.key) {
-            (None, Some(key)) => Ok(Args {
-                key,
+        match self.flaws {
+            None => Ok(Args {
+                key: self.key,
                 locker: self.locker,
                 label: self.label,
                 reason: self.reason,
@@ -265,8 +263,7 @@ impl Said {
                 tenure: self.tenure,
                 setters: self.setters,
             }),
-            (Some(flaws), _) => Err(flaws),
-            (None, None) => Err(Error::new(Span::call_site(), "no key")),
+            Some(flaws) => Err(flaws),
         }
     }
 }

@@ -11,7 +11,9 @@ use syn::{
     Stmt, Visibility,
 };
 
-const EXPECTED: &str = "expected an `async fn` with a body";
+const EXPECTED: &str = "`#[lock]` goes on an `async fn`";
+const NO_BODY: &str =
+    "`#[lock]` goes on a function with a body: where it is implemented, not declared";
 
 /// A function whose body can run under a lock.
 pub(crate) struct Function {
@@ -23,7 +25,7 @@ pub(crate) struct Function {
 
 pub(crate) enum Body {
     /// Of an `async fn`.
-    Async(TokenStream),
+    Async(Group),
     /// `Box::pin(async move { .. })` after some statements: what `#[async_trait]` makes of an `async fn`.
     /// Inside, it binds the parameters anew.
     Boxed { before: Vec<Stmt>, parameters: Vec<Local>, inside: Vec<Stmt> },
@@ -36,10 +38,10 @@ impl Function {
             head.parse2(item).map_err(|_| Error::new(start, EXPECTED))?;
         refuse_qualifiers(&signature)?;
         let Some(TokenTree::Group(body)) = braces(rest) else {
-            return Err(Error::new(signature.ident.span(), EXPECTED));
+            return Err(Error::new(signature.ident.span(), NO_BODY));
         };
         let body = match signature.asyncness {
-            Some(_) => Body::Async(body.into_token_stream()),
+            Some(_) => Body::Async(body),
             None => boxed(&body).ok_or_else(|| Error::new(signature.fn_token.span, EXPECTED))?,
         };
         let function = Function { attributes, visibility, signature, body };
@@ -86,7 +88,7 @@ fn braces(rest: TokenStream) -> Option<TokenTree> {
 
 fn refuse_qualifiers(signature: &Signature) -> Result<(), Error> {
     let refused = |span, what| {
-        Err(Error::new(span, format!("`#[lock]` does not go with `{what}`, {EXPECTED}")))
+        Err(Error::new(span, format!("`#[lock]` does not go on a function that is `{what}`")))
     };
     match signature {
         Signature { constness: Some(word), .. } => refused(word.span, "const"),
@@ -152,9 +154,10 @@ impl Bindings {
 
     fn there_are(&self) -> String {
         let names: Vec<_> = self.names.iter().map(|name| format!("`{name}`")).collect();
-        match names.is_empty() {
-            true => "there are none".into(),
-            false => format!("there are {}", names.join(", ")),
+        match names.as_slice() {
+            [] => "there are none".into(),
+            [only] => format!("there is {only}"),
+            all => format!("there are {}", all.join(", ")),
         }
     }
 }

@@ -17,8 +17,11 @@ pub(crate) fn time(name: &str, text: &LitStr, min: Duration) -> Result<Duration,
     let refused = |what: String| Err(Error::new(text.span(), what));
     match humantime::parse_duration(&value) {
         Err(_) => refused(format!(
-            "`{name}`: `{value}` is not a time, expected one such as `15s`, `500ms` or `1m 30s`"
+            "`{name}`: `{value}` is not a time with its unit, such as `15s`, `500ms` or `1m 30s`"
         )),
+        Ok(time) if time.is_zero() && !min.is_zero() => {
+            refused(format!("`{name}` must be more than zero"))
+        }
         Ok(time) if time < min => refused(format!("`{name}` ({time:?}) must be at least {min:?}")),
         Ok(time) if time > TTL_MAX => {
             refused(format!("`{name}` ({time:?}) must be at most {TTL_MAX:?}"))

@@ -47,6 +47,26 @@ async fn alias(locker: Arc<Locker>, id: u64) -> Answer {
     Ok(only_key(&locker).await)
 }
 
+/// What a function does with the type it returns: coercions in the tail and in `return`, errors in boxes.
+#[tenure::lock(key = "coerced:{id}", locker = locker)]
+async fn coerced(
+    locker: &Locker,
+    id: u64,
+) -> Result<Box<dyn Display>, Box<dyn std::error::Error + Send + Sync>> {
+    match id {
+        0 => return Err("no order".into()),
+        1 => return Ok(Box::new("one")),
+        2 => Err(std::io::Error::other("two"))?,
+        3 => drop("x".parse::<u64>()?),
+        _ => {}
+    }
+    Ok(Box::new(id))
+}
+
+#[rustfmt::skip]
+#[tenure::lock(key = "inferred", locker = locker)]
+async fn inferred(locker: &Locker) -> Result<Vec<u64>, AppError> { "1 2".split(' ').map(|n| Ok(n.parse()?)).collect() }
+
 struct Order {
     id: u64,
     lines: (String, u32),
@@ -173,6 +193,21 @@ async fn e1_functions() {
     let key = patterns(state, (1, [2, 3]), order, "order").await.unwrap();
     assert_eq!(key.unwrap(), "order:3:tea:1:2");
     assert_eq!(only_key(&locker).await, None);
+}
+
+/// E1: the body knows what the function returns, as it does without the attribute.
+#[tokio::test]
+async fn e1_bodies_know_what_they_return() {
+    let (_, locker) = alone();
+    let shown = async |id| match coerced(&locker, id).await {
+        Ok(value) => value.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let expected = ["no order", "one", "two", "invalid digit found in string", "4"];
+    for (id, expected) in (0..).zip(expected) {
+        assert_eq!(shown(id).await, expected);
+    }
+    assert_eq!(inferred(&locker).await.unwrap(), [1, 2]);
 }
 
 /// E1: methods, by every receiver, of types and of traits.
