@@ -54,6 +54,7 @@ fn typed(output: &ReturnType, body: &Group) -> TokenStream {
         if let ::core::option::Option::Some(done) = ::core::option::Option::None::<#returned> {
             return done;
         }
+        #[allow(clippy::diverging_sub_expression, clippy::let_with_type_underscore)]
         let done: #returned = #braces;
         #[allow(unreachable_code)]
         done
