@@ -41,7 +41,9 @@
 pub use tenure_core::*;
 
 mod connect;
+mod configured;
 
+pub use configured::{Config, Driver, from_config};
 pub use connect::connect;
 
 #[cfg(feature = "macros")]
@@ -53,6 +55,7 @@ pub use tenure_redis as redis;
 
 /// The same for threads without an async runtime; inside one these calls err instead of blocking it.
 pub mod blocking {
+    pub use crate::configured::from_config_blocking as from_config;
     pub use crate::connect::connect_blocking as connect;
     pub use tenure_core::blocking::*;
 }
