@@ -4,6 +4,8 @@
 //! returns. The attribute expands to one call of [`run`]; nothing here is hidden from who wants to
 //! write that call by hand.
 
+use std::cell::Cell;
+use std::fmt::{self, Write as _};
 use std::future::Future;
 use std::sync::OnceLock;
 
@@ -11,6 +13,7 @@ use tracing::Instrument;
 
 use crate::error::Error;
 use crate::guard::Held;
+use crate::key::{KEY_MAX, Key};
 use crate::locker::Locker;
 use crate::owner::Owner;
 use crate::request::{Lock, Request};
@@ -51,9 +54,36 @@ pub fn installed() -> Result<&'static Locker, Error> {
 
 impl Locker {
     /// Asks for `key` as `#[lock]` does: with its defaults, under the name of its template.
-    pub fn lock_by_attribute(&self, template: &'static str, key: impl AsRef<str>) -> Lock {
-        Lock(Request::of_attribute(self.engine(), key.as_ref())).name(template)
+    pub fn lock_by_attribute(&self, template: &'static str, key: fmt::Arguments<'_>) -> Lock {
+        let key = match key.as_str() {
+            Some(key) => Key::new(key),
+            None => made_key(template, key),
+        };
+        Lock(Request::of_attribute(self.engine(), key)).name(template)
     }
+}
+
+/// The largest room for a key that is kept: twice what a key may have.
+const ROOM_MAX: usize = 2 * KEY_MAX;
+
+/// Writes the key where the last one of this thread was written: that is cheaper than new room for
+/// each call.
+fn made_key(template: &str, key: fmt::Arguments<'_>) -> Result<Key, Error> {
+    thread_local! {
+        static ROOM: Cell<String> = const { Cell::new(String::new()) };
+    }
+    // Taken: should showing a parameter lead here again, it finds a new one.
+    let mut room = ROOM.take();
+    room.clear();
+    let made = match room.write_fmt(key) {
+        Ok(()) => Key::new(&room),
+        // Half a key is another key.
+        Err(_) => Err(Error::invalid(format!("no key `{template}`: a parameter cannot be shown"))),
+    };
+    if room.capacity() <= ROOM_MAX {
+        ROOM.set(room);
+    }
+    made
 }
 
 /// Runs the body of a function under the lock that `request` asks for, as [`Lock::run`] does, and in

@@ -68,21 +68,25 @@ pub(crate) type Cancel = BoxFuture<'static, ()>;
 
 impl Request {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
+        Request::with(engine, Key::new(key), engine.defaults.plain)
+    }
+
+    /// The same with the defaults of `#[lock]`.
+    pub(crate) fn of_attribute(engine: &Arc<Engine>, key: Result<Key, Error>) -> Self {
+        Request::with(engine, key, engine.defaults.attribute)
+    }
+
+    fn with(engine: &Arc<Engine>, key: Result<Key, Error>, options: Options) -> Self {
         Request {
             engine: engine.clone(),
-            key: Key::new(key),
-            options: engine.defaults.plain,
+            key,
+            options,
             owner: Owner::current(),
             label: None,
             reason: None,
             name: None,
             cancel: None,
         }
-    }
-
-    /// The same with the defaults of `#[lock]`.
-    pub(crate) fn of_attribute(engine: &Arc<Engine>, key: &str) -> Self {
-        Request { options: engine.defaults.attribute, ..Request::new(engine, key) }
     }
 
     /// Checks everything before anything is sent.

@@ -73,7 +73,7 @@ fn key<'a>(function: &Function, args: &'a Args) -> Result<&'a Template, Error> {
 /// The request, or why there is none.
 fn request(args: &Args, key: &Template, bindings: &Bindings) -> Result<TokenStream, Error> {
     let (tenure, setters) = (tenure(args, Span::mixed_site()), setters(args, bindings)?);
-    let (key, template) = (key.fill(bindings)?, key.literal());
+    let (key, template) = (key.fill("format_args", bindings)?, key.literal());
     let ask =
         |locker| quote!(#tenure::Locker::lock_by_attribute(#locker, #template, #key) #(#setters)*);
     Ok(match &args.locker {
@@ -104,11 +104,11 @@ fn setters(args: &Args, bindings: &Bindings) -> Result<Vec<TokenStream>, Error> 
         })
         .collect();
     if let Some(label) = &args.label {
-        let label = label.fill(bindings)?;
+        let label = label.fill("format", bindings)?;
         setters.push(quote!(.label(#label)));
     }
     if let Some(reason) = &args.reason {
-        let reason = reason.fill(bindings)?;
+        let reason = reason.fill("format", bindings)?;
         setters.push(quote!(.reason(#reason)));
     }
     setters.extend(args.name.as_ref().map(|name| quote!(.name(#name))));

@@ -47,8 +47,8 @@ impl Template {
         &self.literal
     }
 
-    /// Code for the text with everything filled in.
-    pub(crate) fn fill(&self, bindings: &Bindings) -> Result<TokenStream, Error> {
+    /// Code for the text with everything filled in: `macro_name!("order:{}", order_id)`.
+    pub(crate) fn fill(&self, macro_name: &str, bindings: &Bindings) -> Result<TokenStream, Error> {
         let (mut format, mut values) = (String::new(), Vec::new());
         for piece in &self.pieces {
             match piece {
@@ -60,10 +60,8 @@ impl Template {
             }
         }
         let format = LitStr::new(&format, self.literal.span());
-        Ok(match values.is_empty() {
-            true => quote!(::std::format!(#format)),
-            false => quote_spanned!(self.literal.span()=> ::std::format!(#format, #(#values),*)),
-        })
+        let macro_name = Ident::new(macro_name, self.literal.span());
+        Ok(quote_spanned!(self.literal.span()=> ::std::#macro_name!(#format #(, #values)*)))
     }
 }
 

@@ -183,6 +183,7 @@ impl Config {
         Self::of(&settings.environment()?, paths)
     }
 
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables, reason = "they have its section"))]
     fn of(given: &Settings, paths: &[impl AsRef<Path>]) -> Result<Self, Error> {
         let (url, driver) = place(given)?;
         Ok(Config {

@@ -27,6 +27,7 @@
 //! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
 //! on this machine, `redis://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
 //! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
+//! `#[tenure::lock]` puts a whole function under one. [`from_config`] is [`connect`] by a file and the environment.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
 //! runtime, [`Memory`] about your tests, and [`backend`] about engines of your own.
 //!
@@ -67,6 +68,11 @@ mod readme {
     struct Redis;
     #[doc = include_str!("../../../docs/client.md")]
     struct Client;
+    #[cfg(feature = "macros")]
+    #[doc = include_str!("../../../docs/macro.md")]
+    struct Macro;
+    #[doc = include_str!("../../../docs/configuration.md")]
+    struct Configuration;
     #[doc = include_str!("../../../README.md")]
     struct English;
     #[doc = include_str!("../../../README.zh-CN.md")]

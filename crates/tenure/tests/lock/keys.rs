@@ -21,6 +21,43 @@ async fn t58_invalid_keys_are_errors() {
     assert!(refused("a\nb").await.is_invalid());
 }
 
+/// A parameter that fails to show itself makes no key, and not half of one.
+#[tokio::test]
+async fn a_parameter_that_cannot_be_shown() {
+    struct Shy;
+    impl std::fmt::Display for Shy {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            Err(std::fmt::Error)
+        }
+    }
+    #[tenure::lock(key = "order:{id}", locker = locker)]
+    async fn pay(locker: &Locker, id: Shy) -> Result<(), Error> {
+        Ok(())
+    }
+    let (_, locker) = alone();
+    let error = pay(&locker, Shy).await.unwrap_err();
+    assert_eq!(error.to_string(), "no key `order:{id}`: a parameter cannot be shown");
+}
+
+/// A parameter whose showing takes a lock itself is shown all the same.
+#[tokio::test]
+async fn a_parameter_that_locks() {
+    struct Nested(Locker);
+    impl std::fmt::Display for Nested {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            drop(self.0.lock_by_attribute("inner", format_args!("inner:{}", 1)));
+            f.write_str("x")
+        }
+    }
+    #[tenure::lock(key = "{a}:{b}", locker = locker)]
+    async fn pay(locker: &Locker, a: &str, b: Nested) -> Result<Option<String>, Error> {
+        Ok(only_key(locker).await)
+    }
+    let (_, locker) = alone();
+    let key = pay(&locker, "a", Nested(locker.clone())).await.unwrap();
+    assert_eq!(key.as_deref(), Some("a:x"));
+}
+
 /// What a parameter says is taken as it is: it opens no placeholder of its own.
 #[tokio::test]
 async fn values_are_not_templates() {
