@@ -122,6 +122,7 @@ impl Driver {
 pub struct Config {
     url: Option<String>,
     driver: Option<Driver>,
+    chosen_by: Option<String>,
     default_url: Option<String>,
     prefix: Option<String>,
     ttl: Option<Duration>,
@@ -187,6 +188,7 @@ impl Config {
     fn of(given: &Settings, paths: &[impl AsRef<Path>]) -> Result<Self, Error> {
         let (url, driver) = place(given)?;
         Ok(Config {
+            chosen_by: url.as_ref().and(given.shown("url")).or(driver.and(given.shown("driver"))),
             url,
             driver,
             default_url: None,
@@ -205,13 +207,13 @@ impl Config {
 
     /// The engine by its URL, whatever was read.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        (self.url, self.driver) = (Some(url.into()), None);
+        (self.url, self.driver, self.chosen_by) = (Some(url.into()), None, None);
         self
     }
 
     /// The engine by its name, whatever was read of another.
     pub fn driver(mut self, driver: Driver) -> Self {
-        self.driver = Some(driver);
+        (self.driver, self.chosen_by) = (Some(driver), None);
         self.url = self.url.filter(|url| driver.has(url));
         self
     }
@@ -279,6 +281,33 @@ impl Config {
             (None, Some(Driver::Redis)) => self.redis.clone().unwrap_or_default().url().map(Some),
             (None, None) => self.implied_url(),
         }
+    }
+
+    /// Who has chosen it, where that was read: `` `lock.url` in `tenure.toml` ``.
+    pub fn chosen_by(&self) -> Option<&str> {
+        #[cfg(feature = "redis")]
+        if self.url.is_none() && self.driver.is_none() && self.redis.is_some() {
+            return Some("`[redis]` of the configuration");
+        }
+        self.chosen_by.as_deref()
+    }
+
+    /// The ttl, if one was set.
+    pub fn get_ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// The longest time to wait, if one was set.
+    pub fn get_wait(&self) -> Option<Duration> {
+        match self.wait {
+            Some(Wait::For(longest)) => Some(longest),
+            Some(Wait::Forever) | None => None,
+        }
+    }
+
+    /// The longest time to hold a lock, if one was set.
+    pub fn get_max_hold(&self) -> Option<Duration> {
+        self.max_hold
     }
 
     /// Whoever says how to reach Redis wants it used.

@@ -78,6 +78,21 @@ fn c6_the_strongest_place_chooses() {
     assert_eq!(code.driver(Driver::Memory).chosen_url().unwrap().unwrap(), "memory:");
 }
 
+/// Whoever did not choose the engine in code can be told who did.
+#[test]
+fn c6_who_has_chosen() {
+    let by = |toml: &str, variables: &[(&str, &str)]| {
+        read(toml, variables).unwrap().chosen_by().map(str::to_owned)
+    };
+    assert_eq!(by("lock.url = 'memory:'", &[]).unwrap(), "`lock.url` in `tenure.toml`");
+    assert_eq!(by("lock.driver = 'memory'", &[]).unwrap(), "`lock.driver` in `tenure.toml`");
+    let env = by("lock.driver = 'memory'", &[("TENURE_URL", "file:/a")]);
+    assert_eq!(env.unwrap(), "`TENURE_URL` in the environment");
+    assert_eq!(by("", &[]), None);
+    let code = read("lock.url = 'memory:'", &[]).unwrap().url("memory:a");
+    assert_eq!(code.chosen_by(), None);
+}
+
 /// C6: every field, from every place.
 #[test]
 fn c6_fields() {
