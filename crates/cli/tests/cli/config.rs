@@ -102,13 +102,17 @@ fn refusals_name_the_field() {
     );
 }
 
-/// A bound on holding that is configured ends the command as `--at-most` does.
+/// A bound on holding that is configured ends the command as `--at-most` does: it is asked before.
 #[test]
-fn max_hold_by_file() {
+fn t69_max_hold_by_file() {
     let space = Space::untouched();
     let locks = space.path("locks");
     let text = format!("[lock]\nurl = 'file:{}'\nmax_hold = '1s'\n", locks.display());
     write(&space.path("tenure.toml"), &text);
-    let run = done(in_dir(&space, &["run", "deploy", "--", "sleep", "600"]));
-    assert_eq!(run.code, Some(79), "{run:?}");
+    let script =
+        "exec 2>/dev/null; trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
+    let args = ["run", "deploy", "--grace", "400ms", "--", "sh", "-c", script];
+    let run = done(in_dir(&space, &args));
+    assert_eq!((run.code, space.read("log").as_str()), (Some(79), "asked\n"), "{run:?}");
+    assert!(run.err.contains("sent TERM to"), "{run:?}");
 }
