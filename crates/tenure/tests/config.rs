@@ -82,7 +82,7 @@ async fn c6_url_and_section() {
 /// C6: with the watchdog off a lock ends with its ttl.
 #[tokio::test]
 async fn c6_watchdog_off() {
-    let (_dir, path) = written("[lock]\nurl = 'memory:dog'\nwatchdog = false\nttl = 50");
+    let (_dir, path) = written("[lock]\nurl = 'memory:dog'\nwatchdog = false\nttl = 1000");
     let locker = Config::read_file(path).unwrap().connect().await.unwrap();
     let guard = locker.lock("k").await.unwrap();
     tenure_testkit::wait::within("the end of the ttl", guard.lost()).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::{Error, Fence, Held, Locker, Memory, Renew};
-use tenure_testkit::wait::within;
+use tenure_testkit::wait::{eventually, within};
 
 use crate::support::alone;
 
@@ -32,17 +32,14 @@ async fn e1_ttl_by_who_said_it() {
 /// E1: a locker that was told to wait makes functions wait, unless they say otherwise.
 #[tokio::test]
 async fn e1_wait_by_who_said_it() {
-    let memory = Memory::with_clock(tenure::time::Clock::system());
+    let (memory, other) = alone();
     let locker = Locker::builder(memory).wait_forever().build().unwrap();
-    let guard = locker.lock("order:1").await.unwrap();
+    let guard = other.lock("order:1").await.unwrap();
     assert!(by_attribute(&locker).await.unwrap_err().is_busy());
-    let waiting = tokio::spawn({
-        let locker = locker.clone();
-        async move { by_default(&locker).await }
-    });
-    tenure_testkit::wait::eventually("the call to wait", async || {
-        let info = locker.inspect("order:1").await.unwrap();
-        locker.hold_count("order:1") == 1 && info.is_some() && !waiting.is_finished()
+    let waiting = tokio::spawn(async move { by_default(&locker).await });
+    eventually("the call to wait", async || {
+        let info = other.inspect("order:1").await.unwrap();
+        info.is_some_and(|lock| lock.waiters.is_some_and(|all| all.len() == 1))
     })
     .await;
     guard.release().await.unwrap();
@@ -88,17 +85,21 @@ async fn all_options() {
 /// A14: without renewal the lock is lost when its ttl is over, and the body with it.
 #[tokio::test]
 async fn a14_renewal_can_be_off() {
-    #[tenure::lock(key = "order:1", locker = locker, ttl = "50ms", renew = "off")]
+    #[tenure::lock(key = "order:1", locker = locker, ttl = "1s", renew = "off")]
     async fn forgotten(locker: &Locker) -> Result<(), Error> {
         std::future::pending().await
     }
-    #[tenure::lock(key = "order:1", locker = locker, ttl = "1m", renew = "10s", max_hold = "50ms")]
+    #[tenure::lock(key = "order:2", locker = locker, ttl = "1m", renew = "10s", max_hold = "200ms")]
     async fn endless(locker: &Locker) -> Result<(), Error> {
         std::future::pending().await
     }
     let (_, locker) = alone();
-    assert!(within("the loss", forgotten(&locker)).await.unwrap_err().is_lost());
-    assert!(within("the loss", endless(&locker)).await.unwrap_err().is_lost());
+    for lost in
+        [within("a loss", forgotten(&locker)).await, within("a loss", endless(&locker)).await]
+    {
+        let error = lost.unwrap_err();
+        assert!(error.is_lost(), "{error}");
+    }
 }
 
 /// t57: a relation that only the locker's defaults break is found before anything is asked.

@@ -9,7 +9,7 @@ use tokio::sync::Barrier;
 
 use crate::support::AppError;
 
-#[tenure::lock(key = "order:{id}", locker = locker, ttl = "300ms")]
+#[tenure::lock(key = "order:{id}", locker = locker, ttl = "3s")]
 async fn pay(locker: &Locker, id: u64, inside: &Barrier, done: &Barrier) -> Result<u64, AppError> {
     inside.wait().await;
     done.wait().await;
