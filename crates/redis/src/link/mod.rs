@@ -13,7 +13,7 @@
 //!   before is dropped, and what it still answers is unknown.
 //!
 //! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
-//! connection out of the stream that `open` opened, `calls` keeps the room that a call takes.
+//! connection out of the stream that `open` opened, `calls` sends together what is asked for at a time.
 //!
 //! Absent on purpose: what is heard on the connection of the inbox, see `inbox.rs`.
 
