@@ -50,6 +50,10 @@ pub use connect::connect;
 #[cfg(feature = "macros")]
 pub use tenure_macros::lock;
 
+/// Locks in an axum application: layers, and errors as answers.
+#[cfg(feature = "axum")]
+pub use tenure_axum as axum;
+
 /// Locks on a Redis server, for what a URL cannot say; and the [client](redis::KvExt) for values there.
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
