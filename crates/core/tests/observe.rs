@@ -25,10 +25,11 @@ async fn e4_e5_events_and_metrics() {
         r#"DEBUG tenure_core::observe: lock busy component="tenure" key=order:1"#,
         r#"DEBUG tenure_core::observe: lock not acquired component="tenure" key=order:1 result="timeout""#,
         r#" INFO tenure_core::observe: lock acquired after a wait component="tenure" key=order:1"#,
-        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 result="handed_over""#,
-        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 result=Freed"#,
-        r#"DEBUG tenure_core::observe: lock renewed component="tenure" key=order:2 result="renewed""#,
-        r#"ERROR tenure_core::observe: lock lost: the engine no longer knows it as ours component="tenure" key=order:2 result="lost" reason="gone""#,
+        r#"DEBUG tenure_core::observe: lock not acquired component="tenure" key=order:1 result="busy""#,
+        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 owner="owner-1" result="handed_over""#,
+        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 owner="owner-2" result=Freed"#,
+        r#"DEBUG tenure_core::observe: lock renewed component="tenure" key=order:2 owner="owner-3" result="renewed""#,
+        r#"ERROR tenure_core::observe: lock lost: the engine no longer knows it as ours component="tenure" key=order:2 owner="owner-3" result="lost" reason="gone""#,
     ] {
         assert!(text.contains(line), "no line `{line}` in:\n{text}");
     }
@@ -58,12 +59,14 @@ async fn live_through_everything(server: &Memory, locker: &Locker) -> String {
     let token = info.holders[0].token.unwrap().expose();
     assert!(locker.try_lock("order:1").await.unwrap().is_none());
     assert!(locker.lock("order:1").wait(Duration::from_millis(1)).await.unwrap_err().is_timeout());
-    let mut waiting = Box::pin(locker.lock("order:1").into_future());
+    let at_once = locker.lock("order:1").wait(Duration::ZERO).await.unwrap_err();
+    assert!(at_once.is_busy() && !at_once.is_timeout(), "{at_once}");
+    let mut waiting = Box::pin(locker.lock("order:1").owner(Owner::new()).into_future());
     assert!(poll_once(&mut waiting).await, "it should wait");
     guard.release().await.unwrap();
     waiting.await.unwrap().release().await.unwrap();
 
-    let guard = locker.lock("order:2").await.unwrap();
+    let guard = locker.lock("order:2").owner(Owner::new()).await.unwrap();
     guard.renew().await.unwrap();
     server.revoke("order:2").unwrap();
     guard.lost().await;
