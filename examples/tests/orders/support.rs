@@ -7,6 +7,8 @@ use tenure_testkit::servers::RedisServer;
 use tenure_testkit::wait::within;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::TTL;
 
@@ -117,7 +119,7 @@ impl Answer {
 
 /// Takes charges, and answers each when it is told to.
 pub struct Bank {
-    listener: TcpListener,
+    charges: Mutex<UnboundedReceiver<Charge>>,
     address: String,
 }
 
@@ -133,28 +135,34 @@ impl Bank {
     pub async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        Bank { listener, address }
+        let (sender, charges) = unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(listen(stream, sender.clone()));
+            }
+        });
+        Bank { charges: Mutex::new(charges), address }
     }
 
     /// Waits for the next charge.
     pub async fn charge(&self) -> Charge {
-        let (stream, _) = within("a charge", self.listener.accept()).await.unwrap();
-        let mut reader = BufReader::new(stream);
-        let mut line = String::new();
-        within("a line", reader.read_line(&mut line)).await.unwrap();
-        let (what, fence) = line.trim().strip_prefix("charge ").unwrap().rsplit_once(' ').unwrap();
-        let (what, fence) = (what.to_owned(), fence.parse().unwrap());
-        Charge { stream: reader.into_inner(), what, fence }
+        let mut charges = self.charges.lock().await;
+        within("a charge", charges.recv()).await.unwrap()
     }
 
-    /// Whether nobody has come whom nobody let in.
+    /// Whether every charge has been looked at.
     pub async fn is_idle(&self) -> bool {
-        tokio::select! {
-            biased;
-            _ = self.listener.accept() => false,
-            () = tokio::task::yield_now() => true,
-        }
+        self.charges.lock().await.is_empty()
     }
+}
+
+/// Others on the machine may look for what was at this port before: they are not heard.
+async fn listen(stream: TcpStream, charges: UnboundedSender<Charge>) -> Option<()> {
+    let (mut reader, mut line) = (BufReader::new(stream), String::new());
+    reader.read_line(&mut line).await.ok()?;
+    let (what, fence) = line.trim().strip_prefix("charge ")?.rsplit_once(' ')?;
+    let (what, fence) = (what.to_owned(), fence.parse().ok()?);
+    charges.send(Charge { stream: reader.into_inner(), what, fence }).ok()
 }
 
 impl Charge {
