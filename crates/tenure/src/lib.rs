@@ -77,6 +77,12 @@ mod readme {
     struct Macro;
     #[doc = include_str!("../../../docs/configuration.md")]
     struct Configuration;
+    #[doc = include_str!("../../../docs/web.md")]
+    struct Web;
+    #[doc = include_str!("../../../docs/fencing.md")]
+    struct Fencing;
+    #[doc = include_str!("../../../docs/observing.md")]
+    struct Observing;
     #[doc = include_str!("../../../README.md")]
     struct English;
     #[doc = include_str!("../../../README.zh-CN.md")]
