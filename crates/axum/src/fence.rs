@@ -230,3 +230,28 @@ impl Drop for Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns are kept as long as somebody has one or waits for one, also if it goes away while waiting.
+    #[tokio::test]
+    async fn turns_leave_nothing_behind() {
+        let turns = Arc::new(Turns::default());
+        let kept = || turns.queues.lock().unwrap().len();
+        let (first, other) = (turns.take("a").await, turns.take("b").await);
+        let mut waiting = Box::pin(turns.take("a"));
+        let gone = tokio::time::timeout(std::time::Duration::ZERO, turns.take("a")).await;
+        assert!(gone.is_err() && kept() == 2);
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("not its turn"),
+            () = std::future::ready(()) => {}
+        }
+        drop((first, other));
+        assert_eq!(kept(), 1, "one waits");
+        drop(waiting.await);
+        assert_eq!(kept(), 0);
+    }
+}

@@ -39,6 +39,9 @@ async fn e2_fifty_payments_one_succeeds() {
         ));
     }
 
+    for shop in &shops {
+        assert_eq!(shop.post("/orders/1/cancel").await.status, 409, "by its route's lock");
+    }
     let other = tokio::spawn(shops[2].post("/orders/2/pay"));
     bank.charge().await.answer("ok").await;
     assert_eq!(other.await.unwrap().status, 200, "another order is not disturbed");
@@ -86,6 +89,30 @@ async fn t32_a_killed_instance_frees_its_orders() {
     assert!(charge.fence > unanswered.fence, "the bank can tell them apart");
     charge.answer("ok").await;
     paid.await.unwrap();
+}
+
+/// A Redis that is away is no busy lock: 503, and when to come again. An instance that is asked to end does so, and frees what it
+/// holds before.
+#[tokio::test]
+async fn e2_no_server_is_503() {
+    let (redis, bank) = (RedisServer::start(), Bank::open().await);
+    let (mut ending, living) = (Service::start(&redis, &bank), Service::start(&redis, &bank));
+    living.place("1", 999).await;
+    let paying = tokio::spawn(ending.post("/orders/1/pay"));
+    let charge = bank.charge().await;
+    ending.terminate();
+    charge.answer("ok").await;
+    assert_eq!(paying.await.unwrap().status, 200, "what was begun is finished");
+    ending.ended();
+    assert_eq!(lease_left(&redis, "order:1"), None);
+
+    redis.kill();
+    let away = living.post("/orders/1/cancel").await;
+    assert_eq!((away.status, away.header("retry-after")), (503, "2"), "{away:?}");
+    assert!(
+        away.body.contains(r#""kind":"unavailable""#) && !away.body.contains("127.0.0.1"),
+        "{away:?}"
+    );
 }
 
 /// For how long the server will keep a lock if nobody renews it.

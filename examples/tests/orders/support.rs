@@ -45,6 +45,16 @@ impl Service {
         self.program.kill();
     }
 
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        self.program.terminate();
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) {
+        assert!(self.program.wait().success());
+    }
+
     pub fn client(&self) -> Client {
         self.client.clone()
     }

@@ -65,8 +65,26 @@ fn record() -> Result<PrometheusHandle, Failure> {
     Ok(PrometheusBuilder::new().set_buckets_for_metric(durations, &BUCKETS)?.install_recorder()?)
 }
 
+/// By a person, or by whoever runs us.
 async fn asked_to_end() {
-    let _ = tokio::signal::ctrl_c().await;
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated() => {}
+    }
+}
+
+#[cfg(unix)]
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut signal) => drop(signal.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn terminated() {
+    std::future::pending().await
 }
 
 /// Gives back what is still held, so that nobody has to wait for it to expire.
