@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tenure_core::time::Clock;
 use tenure_core::{Locker, Memory, Owner};
 
 /// Every event and metric has the documented name, level and fields; neither ever shows a token.
@@ -18,6 +19,7 @@ async fn e4_e5_events_and_metrics() {
     let locker = Locker::new(server.clone());
     let token = live_through_everything(&server, &locker).await;
 
+    renew_late(&log).await;
     // The loss is logged by another thread, after the holder has been told.
     let text = log.until("lock lost").await;
     for line in [
@@ -72,6 +74,18 @@ async fn live_through_everything(server: &Memory, locker: &Locker) -> String {
     guard.lost().await;
     drop(guard);
     token
+}
+
+/// A renewal that comes when less than a third of the lease is left, as after a long pause.
+async fn renew_late(log: &Log) {
+    let clock = Clock::manual();
+    let locker = Locker::new(Memory::with_clock(clock.clone()));
+    let guard = locker.lock("order:3").ttl(Duration::from_secs(30)).await.unwrap();
+    clock.advance(Duration::from_secs(21));
+    let text = log.until("lock renewed late").await;
+    let line = r#" WARN tenure_core::observe: lock renewed late component="tenure" key=order:3 result="renewed" left=8."#;
+    assert!(text.contains(line), "no line `{line}` in:\n{text}");
+    guard.release().await.unwrap();
 }
 
 /// Polls once; whether it is still pending.
