@@ -15,8 +15,9 @@ use tenure_core::time::{Clock, Time};
 
 /// How far the clocks may move apart between two looks: more than any slewing does.
 const TOLERANCE: Duration = Duration::from_secs(1);
-/// The least time between two looks: a grant in between costs one comparison.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The least time between two looks: a grant in between costs one comparison. Well above the tolerance: while a clock
+/// that was set back catches up, its fences stand still, and that is to be seen from one look to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -27,8 +28,8 @@ pub(crate) struct Pace {
 #[derive(Debug, Default)]
 struct State {
     last: Option<Sight>,
-    /// Said already.
-    odd: bool,
+    /// It was set back and has not caught up, which has been said.
+    behind: bool,
 }
 
 /// A fence, and between which moments it was given.
@@ -68,8 +69,9 @@ impl Pace {
         }
         let jump = state.last.replace(now).and_then(|last| jump(last, now));
         // Fences stand still until a clock that was set back has caught up: one warning is enough.
-        let said = std::mem::replace(&mut state.odd, jump.is_some());
-        jump.filter(|_| !said)
+        let behind = matches!(jump, Some(Jump::Back(_)));
+        let said = std::mem::replace(&mut state.behind, behind);
+        jump.filter(|_| !(behind && said))
     }
 }
 
@@ -125,5 +127,7 @@ mod tests {
         assert_eq!(pace.look(still), None, "said already");
         assert_eq!(pace.look(sight(190, 50, 50)), None, "it goes on");
         assert_eq!(pace.look(sight(260, 60, 60)), Some(Jump::Forward(secs(60))));
+        still = Sight { fence: sight(260, 0, 0).fence + 1, ..sight(0, 70, 70) };
+        assert_eq!(pace.look(still), Some(Jump::Back(secs(10))), "and back at once");
     }
 }
