@@ -6,7 +6,6 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -52,6 +51,9 @@ pub struct LockLayer {
     source: Source,
     options: Option<Arc<Options>>,
 }
+
+/// What metrics call a lock of which only a closure knows the name.
+const UNNAMED: &str = "unnamed";
 
 type Options = dyn Fn(Lock, &Parts) -> Lock + Send + Sync;
 
@@ -105,7 +107,8 @@ impl LockLayer {
         LockLayer { locker: locker.clone(), source, options: None }
     }
 
-    /// Sets options of each lock, knowing the request's head. Without a word about waiting it does not wait.
+    /// Sets options of each lock, knowing the request's head. What is not said is as for `#[lock]`: the locker's own
+    /// setting, or a ttl of 10 s and no waiting.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -137,7 +140,7 @@ impl LockLayer {
         // Here and not by the lock: this name was made of what a client sent.
         let key = Key::new(&name)
             .map_err(|flaw| Box::new(Problem::bad_request(flaw.to_string()).into_response()))?;
-        let lock = self.locker.lock(key.as_str()).wait(Duration::ZERO);
+        let lock = self.locker.lock_by_attribute(UNNAMED, key.as_str());
         let lock = match self.source.template() {
             Some(template) => lock.name(template.clone()),
             None => lock,

@@ -34,7 +34,7 @@ impl Service {
 
     fn launch(command: &mut Command, bank: &Bank) -> Self {
         command.env("ORDERS_LISTEN", "127.0.0.1:0").env("ORDERS_BANK", &bank.address);
-        command.env("TENURE_TTL", format!("{TTL:?}")).env("RUST_LOG", "off");
+        command.env("TENURE_LOCK_TTL", format!("{TTL:?}")).env("RUST_LOG", "off");
         let mut program = Program::spawn(command);
         let address = program.wait_for("listening on ");
         Service { program, client: Client { address } }

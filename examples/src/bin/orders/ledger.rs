@@ -23,10 +23,11 @@ pub struct Book {
 impl Ledger {
     /// The ledger that goes with locks at `url`: what several instances lock together, they keep together.
     pub async fn open(url: &str) -> Result<Self, Failure> {
-        if url.starts_with("memory:") {
-            return Ok(Ledger::Memory(Mutex::default()));
+        match url.split(':').next() {
+            Some("memory") => Ok(Ledger::Memory(Mutex::default())),
+            Some("file") => Err("orders are kept in memory or in Redis, not in files".into()),
+            _ => Ok(Ledger::Redis(Client::connect(url).await?)),
         }
-        Ok(Ledger::Redis(Client::connect(url).await?))
     }
 
     pub async fn get(&self, order_id: &str) -> Result<Option<Order>, AppError> {

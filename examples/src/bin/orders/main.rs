@@ -7,8 +7,8 @@
 //! curl localhost:3000/metrics
 //! ```
 //!
-//! That is on `memory:`, alone. With `TENURE_URL=redis://localhost` several instances share locks and orders:
-//! an order is paid once, whoever is asked. `ORDERS_LISTEN` is where it listens (`127.0.0.1:3000`), `ORDERS_BANK` the
+//! That is on `memory:`, alone. With `TENURE_URL=redis://localhost`, or `url` in `[lock]` of `tenure.toml`, several instances
+//! share locks and orders: an order is paid once, whoever is asked. `ORDERS_LISTEN` is where it listens (`127.0.0.1:3000`), `ORDERS_BANK` the
 //! address of a bank (see `bank.rs`; without one, payments take a moment and succeed), `RUST_LOG` what is logged.
 //!
 //! Read `shop.rs` first: it is the business. `web.rs` is its routes and answers.
@@ -21,7 +21,7 @@ mod web;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tenure::Locker;
+use tenure::{Config, Locker};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
@@ -41,9 +41,10 @@ async fn main() -> Result<(), Failure> {
     // Before the first lock: metrics are looked up once.
     let metrics = record()?;
 
-    let url = variable("TENURE_URL").unwrap_or_else(|| "memory:".into());
-    let locker = tenure::connect(&url).await?;
-    let ledger = Ledger::open(&url).await?;
+    // `tenure.toml`, then the environment; alone and in memory if neither says otherwise.
+    let config = Config::read()?.default_url("memory:");
+    let locker = config.connect().await?;
+    let ledger = Ledger::open(&config.chosen_url()?.unwrap_or_default()).await?;
     let bank = Bank::at(variable("ORDERS_BANK"));
     let shop = Shop { locker: locker.clone(), ledger, bank };
 
