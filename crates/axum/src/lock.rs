@@ -140,7 +140,7 @@ impl LockLayer {
         // Here and not by the lock: this name was made of what a client sent.
         let key = Key::new(&name)
             .map_err(|flaw| Box::new(Problem::bad_request(flaw.to_string()).into_response()))?;
-        let lock = self.locker.lock_by_attribute(UNNAMED, key.as_str());
+        let lock = self.locker.lock_by_attribute(UNNAMED, format_args!("{key}"));
         let lock = match self.source.template() {
             Some(template) => lock.name(template.clone()),
             None => lock,
