@@ -19,6 +19,8 @@ pub struct EtcdCluster {
     members: Vec<EtcdServer>,
     /// The way to each, for the others.
     ways: Vec<Proxy>,
+    /// The number that the cluster knows each by.
+    ids: Mutex<Vec<String>>,
     /// Those that do not serve because of us: killed, paused, or cut off.
     away: Mutex<[bool; SIZE]>,
 }
@@ -68,7 +70,9 @@ impl EtcdCluster {
         }
         let both = setups.into_iter().zip(running);
         let members = both.map(|(setup, running)| EtcdServer::of(setup, running)).collect();
-        Some(EtcdCluster { members, ways, away: Mutex::default() })
+        let cluster = EtcdCluster { members, ways, ids: Mutex::default(), away: Mutex::default() };
+        cluster.learn_ids();
+        Some(cluster)
     }
 
     /// `etcd://127.0.0.1:A,127.0.0.1:B,127.0.0.1:C`.
@@ -107,13 +111,15 @@ impl EtcdCluster {
         leader.expect("waited for")
     }
 
-    /// One that does not lead.
+    /// One that does not lead, and is not away.
     ///
     /// # Panics
     ///
-    /// As [`leader`](Self::leader).
+    /// As [`leader`](Self::leader), or if there is no other.
     pub fn follower(&self) -> usize {
-        (self.leader() + 1) % SIZE
+        let (leader, away) = (self.leader(), *self.away());
+        let others = (1..SIZE).map(|step| (leader + step) % SIZE);
+        others.into_iter().find(|index| !away[*index]).expect("a member that follows")
     }
 
     /// Waits until every member serves that is not away.
@@ -161,12 +167,8 @@ impl EtcdCluster {
     }
 
     /// Cuts one off from the others, as a network does that drops packets. Clients still reach it.
-    ///
-    /// # Panics
-    ///
-    /// If nobody knows its number.
     pub fn isolate(&self, index: usize) {
-        let said = format!("X-Server-From: {}\r\n", self.id(index));
+        let said = format!("X-Server-From: {}\r\n", self.ids()[index]);
         self.away()[index] = true;
         for (other, way) in self.ways.iter().enumerate() {
             for direction in [Way::Requests, Way::Replies] {
@@ -189,38 +191,63 @@ impl EtcdCluster {
         self.away()[index] = false;
     }
 
+    /// Has another lead; whether it does.
+    pub fn hand_on(&self) -> bool {
+        let (from, to) = (self.leader(), self.follower());
+        let id = self.ids()[to].clone();
+        self.members[from].try_ctl(&["move-leader", &id]).is_ok()
+    }
+
     /// Takes one out for good, and a new one with nothing of its data in, in the same place.
     ///
     /// # Panics
     ///
     /// If the new one does not serve in time.
     pub fn replace(&self, index: usize) {
-        let id = self.id(index);
         self.kill(index);
-        let (any, setup) = (self.any(), &self.members[index].setup);
-        any.ctl(&["member", "remove", &id]);
-        let (name, url) = setup.entry().split_once('=').map(own).expect("a name and an address");
-        let said = any.ctl(&["member", "add", &name, &format!("--peer-urls={url}")]);
-        let all = said.lines().find_map(|line| line.strip_prefix("ETCD_INITIAL_CLUSTER="));
-        let all = all.expect("who is in it").trim_matches('"').to_owned();
-        *setup.cluster.lock().unwrap_or_else(PoisonError::into_inner) = Some((all, "existing"));
+        let (old, setup) = (self.ids()[index].clone(), &self.members[index].setup);
+        self.insist(&["member", "remove", &old], |all| !all.contains(&old));
+        let entry = setup.entry();
+        let (name, url) = entry.split_once('=').expect("a name and an address");
+        let add = ["member", "add", name, &format!("--peer-urls={url}")];
+        self.insist(&add, |all| all.contains(url));
+        let all = self.members.iter().map(|member| member.setup.entry()).collect::<Vec<_>>();
+        let founding = Some((all.join(","), "existing"));
+        *setup.cluster.lock().unwrap_or_else(PoisonError::into_inner) = founding;
         self.members[index].restart_empty();
         self.away()[index] = false;
+        self.learn_ids();
     }
 
-    /// The number that the cluster knows a member by.
-    fn id(&self, index: usize) -> String {
-        let (name, said) = (&self.members[index].setup.name, self.any().ctl(&["member", "list"]));
-        let mut members = said.lines().map(|line| line.split(", ").collect::<Vec<_>>());
-        let found = members.find(|fields| fields.get(2) == Some(&name.as_str()));
-        found.expect("a member")[0].into()
+    /// Has an operator do something until the list of members shows it: an answer may be lost in a
+    /// change of leaders, and a second asking then be refused.
+    fn insist(&self, words: &[&str], is_done: impl Fn(&str) -> bool) {
+        eventually_blocking("the members to change", || {
+            let _ = self.any().try_ctl(words);
+            self.any().try_ctl(&["member", "list"]).is_ok_and(|all| is_done(&all))
+        });
+    }
+
+    fn learn_ids(&self) {
+        eventually_blocking("every member to be known by name", || {
+            // "8e9e05c52164694d, started, one, …"
+            let said = self.any().try_ctl(&["member", "list"]).unwrap_or_default();
+            let fields = |line: &str| line.split(", ").map(String::from).collect::<Vec<_>>();
+            let lines: Vec<_> = said.lines().map(fields).collect();
+            let id = |member: &EtcdServer| {
+                let line = lines.iter().find(|line| line.get(2) == Some(&member.setup.name));
+                line.map(|line| line[0].clone())
+            };
+            let ids: Option<Vec<String>> = self.members.iter().map(id).collect();
+            ids.map(|ids| *self.ids() = ids).is_some()
+        });
+    }
+
+    fn ids(&self) -> MutexGuard<'_, Vec<String>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn away(&self) -> MutexGuard<'_, [bool; SIZE]> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn own((name, url): (&str, &str)) -> (String, String) {
-    (name.into(), url.into())
 }

@@ -12,10 +12,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks for `path`, in plain HTTP.
 pub(super) fn get(port: u16, path: &str) -> io::Result<String> {
+    // In this version of HTTP the answer ends with the connection.
+    ask(port, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+}
+
+/// Asks `path` for the answer to `body`.
+pub(super) fn post(port: u16, path: &str, body: &str) -> io::Result<String> {
+    let length = body.len();
+    ask(port, &format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"))
+}
+
+fn ask(port: u16, request: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // In this version of HTTP the answer ends with the connection.
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())

@@ -10,12 +10,14 @@
 //! |---|---|
 //! | `launch.rs` | how one is started |
 //! | `ctl.rs` | `etcdctl`: keys, leases, compaction, users, backups |
+//! | `look.rs` | what keys there are, cheaply |
 //! | `metrics.rs` | what it counts |
 //! | `cluster.rs` | three of them, with a network that can be parted |
 
 mod cluster;
 mod ctl;
 mod launch;
+mod look;
 mod metrics;
 #[cfg(test)]
 mod tests;
