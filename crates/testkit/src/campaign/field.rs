@@ -64,6 +64,8 @@ impl Field {
         let mut command = Command::new(&self.plan.program);
         command.arg("contend").arg("--url").arg(&self.url).arg("--owner").arg(&owner);
         command.args(self.plan.keys.iter().map(|key| format!("--key={key}")));
+        let ttls = self.plan.pace.ttls.iter();
+        command.args(ttls.map(|ttl| format!("--ttl={}", humantime::format_duration(*ttl))));
         command.arg("--history").arg(self.path("history").join(format!("{owner}.jsonl")));
         command.arg("--registers").arg(self.path("registers"));
         command.arg("--until").arg(self.path("over"));

@@ -8,7 +8,6 @@ use std::time::Duration;
 use clap::Args;
 use tenure::redis::Redis;
 use tenure::{Error, Guard, Locker};
-use tenure_testkit::campaign::TTLS;
 use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Noted, Recorder};
 use tenure_testkit::register::FileRegister;
@@ -30,6 +29,9 @@ pub(crate) struct Options {
     /// What to fight for.
     #[arg(long = "key", required = true)]
     keys: Vec<String>,
+    /// The ttls to pick from, the first by default.
+    #[arg(long = "ttl", required = true, value_parser = humantime::parse_duration)]
+    ttls: Vec<Duration>,
     /// The name of this process in the history.
     #[arg(long)]
     owner: String,
@@ -115,7 +117,7 @@ impl Contender {
 
     /// Once, with patience, or dropped at some moment.
     async fn ask(&mut self, key: &str, noted: &Noted) -> Result<Option<Guard>, Error> {
-        let (ttl, label) = (*self.dice.pick(&TTLS), noted.label());
+        let (ttl, label) = (*self.dice.pick(&self.options.ttls), noted.label());
         let lock = self.locker.lock(key).ttl(ttl).retry_interval(RETRY).label(label.clone());
         match self.dice.below(if self.options.brisk { 100 } else { 8 }) {
             0 => self.locker.try_lock(key).ttl(ttl).label(label).await,
