@@ -121,8 +121,10 @@ impl Options {
             ));
         }
         if ttl.as_nanos() % engine.ttl_unit.as_nanos() != 0 {
-            let unit = engine.ttl_unit;
-            return refuse(format!("ttl ({ttl:?}) must be a multiple of {unit:?} on `{name}`"));
+            let (unit, nearest) = (engine.ttl_unit, nearest(ttl, engine.ttl_unit));
+            return refuse(format!(
+                "ttl ({ttl:?}) must be a multiple of {unit:?} on `{name}`, such as {nearest:?}"
+            ));
         }
         Ok(())
     }
@@ -179,6 +181,12 @@ impl Options {
     }
 }
 
+/// The multiple of `unit` that is nearest to `ttl`; of two, the longer.
+fn nearest(ttl: Duration, unit: Duration) -> Duration {
+    let units = (ttl + unit / 2).as_nanos() / unit.as_nanos().max(1);
+    unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
+}
+
 fn refuse(message: String) -> Result<(), Error> {
     Err(Error::invalid(message))
 }
@@ -211,7 +219,7 @@ mod tests {
             assert_eq!(refused(|o| o.ttl = ttl), message);
         }
         let fraction = refused(|o| o.ttl = Duration::from_micros(10_500));
-        assert_eq!(fraction, "ttl (10.5ms) must be a multiple of 1ms on `memory`");
+        assert_eq!(fraction, "ttl (10.5ms) must be a multiple of 1ms on `memory`, such as 11ms");
     }
 
     /// A renewal that leaves no room for a second try is refused.
@@ -271,9 +279,11 @@ mod tests {
             with(Duration::from_secs(1)),
             "ttl (1s) must be between 2s and 31536000s on `etcd`"
         );
-        assert_eq!(
-            with(Duration::from_millis(2500)),
-            "ttl (2.5s) must be a multiple of 1s on `etcd`"
-        );
+        for (ttl, nearest) in [(2_500, "3s"), (2_499, "2s"), (2_001, "2s"), (30_900, "31s")] {
+            let ttl = Duration::from_millis(ttl);
+            let message =
+                format!("ttl ({ttl:?}) must be a multiple of 1s on `etcd`, such as {nearest}");
+            assert_eq!(with(ttl), message);
+        }
     }
 }

@@ -16,13 +16,32 @@ use crate::backend::Shared;
 use crate::link::Link;
 use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest, RangeResponse, TxnRequest};
 use crate::seat::{Now, Seat};
-use crate::session::{Kind, Lasts, Session, whole_seconds};
+use crate::session::{Kind, Lasts, Session, seconds, whole_seconds};
 use crate::sessions::Debt;
 use crate::trouble::{Cause, Trouble};
 use crate::value;
 
 /// The shortest lease that a server grants, in seconds.
 const LEASE_MIN: i64 = 2;
+
+/// What asking for a lock to be given back came to.
+enum Given {
+    /// It was ours, and is not any more.
+    Back,
+    /// It was not ours (any more).
+    Not,
+    /// It hangs on another session of ours: ask again.
+    Elsewhere,
+}
+
+impl From<Given> for Release {
+    fn from(given: Given) -> Release {
+        match given {
+            Given::Back => Release::Freed,
+            Given::Not | Given::Elsewhere => Release::NotHeld,
+        }
+    }
+}
 
 impl Shared {
     /// Gives the lock back, or keeps it closed for a while longer.
@@ -31,21 +50,29 @@ impl Shared {
             return Ok(Release::NotHeld);
         };
         seat.over.cancel();
-        let now = seat.now();
         let ours = self.clock.now() < lease.valid_until();
-        let answer = match then {
-            Then::Free => self.give(&seat, &now, ours, seat.give_back(&self.keys, &now)).await,
-            Then::Closed(rest) => Box::pin(self.close_for(&seat, &now, ours, rest)).await,
-        };
+        let mut answer = self.release_once(&seat, ours, then).await;
+        // It hung on another session, to which an earlier request has moved it.
+        if let Ok(Given::Elsewhere) = answer {
+            answer = self.release_once(&seat, ours, then).await;
+        }
         match answer {
-            Ok(answer) => {
+            Ok(given) => {
                 self.done_with(&seat);
-                Ok(answer)
+                Ok(given.into())
             }
             Err(trouble) => {
-                self.sessions.owe(Debt::Undo(seat));
+                self.owe(Debt::Undo(seat));
                 Err(trouble.into())
             }
+        }
+    }
+
+    async fn release_once(&self, seat: &Seat, ours: bool, then: Then) -> Result<Given, Trouble> {
+        let now = seat.now();
+        match then {
+            Then::Free => self.give(seat, &now, ours, seat.give_back(&self.keys, &now)).await,
+            Then::Closed(rest) => Box::pin(self.close_for(seat, &now, ours, rest)).await,
         }
     }
 
@@ -55,12 +82,13 @@ impl Shared {
         now: &Now,
         ours: bool,
         rest: Duration,
-    ) -> Result<Release, Trouble> {
+    ) -> Result<Given, Trouble> {
         let ttl = whole_seconds(rest).max(LEASE_MIN);
         let lease = self.calls.call(LeaseGrantRequest { ttl }).await?.id;
         let answer = self.give(seat, now, ours, seat.close(&self.keys, now, lease)).await;
-        if !matches!(answer, Ok(Release::Freed)) {
-            self.sessions.owe(Debt::Revoke(lease));
+        // What may yet be closed by it must stay so.
+        if matches!(answer, Ok(Given::Elsewhere | Given::Not)) {
+            self.owe(Debt::Revoke(lease, seconds(ttl)));
         }
         answer
     }
@@ -73,22 +101,29 @@ impl Shared {
         now: &Now,
         ours: bool,
         ask: TxnRequest,
-    ) -> Result<Release, Trouble> {
+    ) -> Result<Given, Trouble> {
         let asked_before = now.given_back;
         seat.giving_back(ours);
         let answer = match self.calls.call(ask).await {
             // Its session is gone, and with it all that hung there.
-            Err(trouble) if trouble.cause() == Cause::NoLease => return Ok(Release::NotHeld),
+            Err(trouble) if trouble.cause() == Cause::NoLease => return Ok(Given::Not),
             answer => answer?,
         };
         if answer.succeeded {
             self.shut_out(seat, now, answer.revision());
-            return Ok(Release::Freed);
+            return Ok(Given::Back);
         }
-        let mut found = answer.ranges().map(|found| !found.kvs.is_empty());
-        let (_, forced) = (found.next(), found.next());
-        let by_us = asked_before == Some(true) && forced != Some(true);
-        Ok(if by_us { Release::Freed } else { Release::NotHeld })
+        let mut found = answer.ranges().map(|found| found.kvs.into_iter().next());
+        let (mine, forced) = (found.next().flatten(), found.next().flatten());
+        let here = |kv: &KeyValue| kv.create_revision == now.created && kv.lease != 0;
+        if let Some(mine) = mine.filter(here)
+            && mine.lease != now.session.lease()
+            && seat.found_on(mine.lease)
+        {
+            return Ok(Given::Elsewhere);
+        }
+        let by_us = asked_before == Some(true) && forced.is_none();
+        Ok(if by_us { Given::Back } else { Given::Not })
     }
 
     /// Requests that were sent before `revision` cannot be carried out any more.
@@ -110,7 +145,7 @@ impl Shared {
         let Some(seat) = self.seats.get(claim.token()) else { return Ok(()) };
         seat.over.cancel();
         self.undo(&seat, &self.calls).await.map_err(|trouble| {
-            self.sessions.owe(Debt::Undo(seat));
+            self.owe(Debt::Undo(seat));
             trouble.into()
         })
     }
@@ -122,9 +157,12 @@ impl Shared {
         if now.sent && (now.stray && now.session.is_own() || now.session.loss().is_some()) {
             // With the lease goes all that hangs on it, now or later.
             now.session.end(Loss::Session);
-            self.revoke(lease, link).await?;
+            if !now.session.is_revoked() {
+                self.revoke(lease, link).await?;
+            }
+            now.session.set_revoked();
             self.sessions.forget(&now.session);
-            self.sessions.paid(&Debt::Revoke(lease));
+            self.sessions.paid(&Debt::Revoke(lease, now.session.ttl()));
         } else if now.sent {
             match link.call(seat.undo(&now)).await {
                 Err(trouble) if trouble.cause() == Cause::NoLease => {}
@@ -173,7 +211,7 @@ impl Shared {
         if answer.ttl <= 0 {
             return Ok(None);
         }
-        let (ttl, term) = (crate::session::seconds(answer.ttl), answer.header.unwrap_or_default());
+        let (ttl, term) = (seconds(answer.ttl), answer.header.unwrap_or_default());
         let lasts = Lasts { from, ttl, term: term.raft_term };
         // Looked at again: a lease that was kept alive by mistake is gone by now, see `session.rs`.
         let Some(found) = self.find(claim).await?.filter(|again| again.lease == found.lease) else {

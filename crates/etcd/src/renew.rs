@@ -91,12 +91,13 @@ impl Shared {
         told: &Told,
     ) -> Result<(), Trouble> {
         for _ in 0..TERMS_MAX {
-            let success: Vec<RequestOp> = some.iter().map(|due| due.seat.check()).collect();
-            let answer = self.read(TxnRequest { success, ..Default::default() }).await?;
+            // Before sending: only what was answered by then is confirmed by what comes back.
             let Some(lasts) = session.lasts(self.clock.now()) else {
                 self.lose(session, Loss::Expired);
                 return Err(self.trouble(Cause::NoLease, "the session has ended", ""));
             };
+            let success: Vec<RequestOp> = some.iter().map(|due| due.seat.check()).collect();
+            let answer = self.read(TxnRequest { success, ..Default::default() }).await?;
             if lasts.term != answer.term() {
                 self.keep_alive(session, &self.renewals).await?;
                 continue;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::keys::Keys;
 use crate::proto::{Compare, KeyValue, Op, RangeRequest, RangeResponse, RequestOp, TxnRequest};
-use crate::session::Session;
+use crate::session::{Lasts, Session};
 use crate::value::{self, Author};
 
 /// All seats of this process, by token.
@@ -102,6 +102,8 @@ pub(crate) struct View {
     pub(crate) count: i64,
     /// The oldest claim, where it was read.
     pub(crate) first: Option<KeyValue>,
+    /// What was known of the session before this was asked for, and so is confirmed by it.
+    pub(crate) lasts: Option<Lasts>,
 }
 
 impl Seat {

@@ -56,6 +56,8 @@ pub(crate) struct Session {
     /// Whether we keep it alive by ourselves: while somebody waits on it, or if it is shared.
     kept: AtomicBool,
     ended: CancellationToken,
+    /// The server has been told that it ended, and has said so.
+    revoked: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -93,8 +95,10 @@ impl Session {
     pub(crate) fn of(lease: i64, kind: Kind, ttl: Duration, lasts: Lasts) -> Self {
         let Lasts { from, ttl: granted, term } = lasts;
         let state = State { from, ttl: granted, term, retry: from, loss: None };
-        let (state, guard, ended) = (Mutex::new(state), AtomicI64::new(0), Default::default());
-        Session { lease, kind, ttl, state, guard, kept: (kind == Kind::Shared).into(), ended }
+        let (state, guard) = (Mutex::new(state), AtomicI64::new(0));
+        let (ended, revoked) = Default::default();
+        let kept = AtomicBool::new(kind == Kind::Shared);
+        Session { lease, kind, ttl, state, guard, kept, ended, revoked }
     }
 
     pub(crate) fn lease(&self) -> i64 {
@@ -144,6 +148,15 @@ impl Session {
         drop(state);
         self.ended.cancel();
         true
+    }
+
+    /// The server knows nothing of it any more, nor of what hung on it.
+    pub(crate) fn set_revoked(&self) {
+        self.revoked.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
     }
 
     /// Waits for its end.

@@ -42,6 +42,8 @@ struct State {
 pub(crate) struct Owed {
     pub(crate) debt: Debt,
     pub(crate) not_before: Time,
+    /// When the server has done it by itself.
+    pub(crate) until: Time,
 }
 
 /// How long the session of a single lock outlives it: whoever watches tells by that whether the lock was
@@ -51,8 +53,8 @@ const AFTERLIFE: Duration = Duration::from_secs(2);
 /// Something that is to be undone at the server, however long that takes.
 #[derive(Clone, Debug)]
 pub(crate) enum Debt {
-    /// A lease that nothing of ours hangs on any more.
-    Revoke(i64),
+    /// A lease that nothing of ours hangs on any more, and how long it was for.
+    Revoke(i64, Duration),
     /// A claim that was given up.
     Undo(Arc<Seat>),
 }
@@ -60,7 +62,7 @@ pub(crate) enum Debt {
 impl Debt {
     fn is(&self, other: &Debt) -> bool {
         match (self, other) {
-            (Debt::Revoke(one), Debt::Revoke(other)) => one == other,
+            (Debt::Revoke(one, _), Debt::Revoke(other, _)) => one == other,
             (Debt::Undo(one), Debt::Undo(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
@@ -119,21 +121,27 @@ impl Sessions {
         state.shared.take_if(|known| Arc::ptr_eq(known, session));
     }
 
-    pub(crate) fn owe(&self, debt: Debt) {
-        self.owe_later(debt, Time::from_nanos(0));
-    }
-
-    pub(crate) fn owe_later(&self, debt: Debt, not_before: Time) {
+    /// Has it done, from `not_before` on.
+    fn owe(&self, debt: Debt, not_before: Time) {
+        let until = match &debt {
+            // A new leader gives every lease its whole ttl again.
+            Debt::Revoke(_, ttl) => not_before.after(ttl.saturating_mul(2)),
+            // On a session that lives on, nobody else does it.
+            Debt::Undo(_) => Time::NEVER,
+        };
         let mut state = self.state();
         if !state.debts.iter().any(|known| known.debt.is(&debt)) {
-            state.debts.push(Owed { debt, not_before });
+            state.debts.push(Owed { debt, not_before, until });
         }
         drop(state);
         self.owed.notify_one();
     }
 
-    pub(crate) fn debts(&self) -> Vec<Owed> {
-        self.state().debts.clone()
+    /// What is owed, without what the server has done by itself meanwhile.
+    pub(crate) fn debts(&self, now: Time) -> Vec<Owed> {
+        let mut state = self.state();
+        state.debts.retain(|owed| now < owed.until);
+        state.debts.clone()
     }
 
     pub(crate) fn paid(&self, debt: &Debt) {
@@ -204,11 +212,16 @@ impl Shared {
         if !session.end(loss.clone()) {
             return;
         }
-        self.sessions.owe(Debt::Revoke(session.lease()));
+        self.owe(Debt::Revoke(session.lease(), session.ttl()));
         for seat in self.seats.held_on(session) {
             let (key, token, loss) = (seat.key.clone(), seat.token, loss.clone());
             self.tell(Notice::Lost { key, token, loss });
         }
+    }
+
+    /// Has it done as soon as that can be.
+    pub(crate) fn owe(&self, debt: Debt) {
+        self.sessions.owe(debt, self.clock.now());
     }
 
     /// Ends a session that nothing hangs on any more.
@@ -216,7 +229,7 @@ impl Shared {
         if session.is_own() && session.end(Loss::Session) {
             self.sessions.forget(session);
             let later = self.clock.now().after(AFTERLIFE);
-            self.sessions.owe_later(Debt::Revoke(session.lease()), later);
+            self.sessions.owe(Debt::Revoke(session.lease(), session.ttl()), later);
         }
     }
 

@@ -82,6 +82,7 @@ impl Shared {
         let seat = self.seat(claim).await?;
         for _ in 0..VOID_MAX {
             let now = seat.now();
+            let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(&seat, seat.try_it(&now)).await?;
             let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
             let mut found = answer.ranges();
@@ -97,7 +98,8 @@ impl Shared {
                 }
             };
             seat.created(created);
-            let view = View { created, revision, term, before: None, count: 1, first: None };
+            let (before, first, count) = (None, None, 1);
+            let view = View { created, revision, term, before, count, first, lasts };
             return Ok(Attempt::Granted(self.confirmed(claim, &seat, view).await?));
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -107,7 +109,7 @@ impl Shared {
     fn give_way(&self, seat: &Arc<Seat>, first: &KeyValue) -> Result<Holder, Stop> {
         match seat.now().stray {
             // An earlier request may yet find the lock free.
-            true => self.sessions.owe(Debt::Undo(seat.clone())),
+            true => self.owe(Debt::Undo(seat.clone())),
             false => {
                 self.seats.remove(seat.token);
                 self.let_end(&seat.session());
@@ -175,6 +177,7 @@ impl Shared {
     async fn enter(&self, seat: &Seat) -> Result<View, Stop> {
         for _ in 0..VOID_MAX {
             let now = seat.now();
+            let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(seat, seat.enter(&now)).await?;
             let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
             let mut found = answer.ranges();
@@ -185,7 +188,7 @@ impl Shared {
                 let last = second.unwrap_or_default();
                 let before = seat::before(&now.name, &last).flatten();
                 let (created, count) = (revision, last.count);
-                return Ok(View { created, revision, term, before, count, first });
+                return Ok(View { created, revision, term, before, count, first, lasts });
             }
             match third.and_then(|mine| mine.kvs.into_iter().next()) {
                 Some(mine) => {
@@ -203,12 +206,13 @@ impl Shared {
     /// Who is right before us; `None` if our key is not there any more.
     pub(crate) async fn look(&self, seat: &Seat) -> Result<Option<View>, Stop> {
         let now = seat.now();
+        let lasts = now.session.lasts(self.clock.now());
         let found = self.calls.call(seat.look(now.created)).await?;
         let header = found.header.unwrap_or_default();
         let (revision, term) = (header.revision, header.raft_term);
         let view = seat::before(&now.name, &found).map(|before| {
             let (created, count) = (now.created, found.count);
-            View { created, revision, term, before, count, first: None }
+            View { created, revision, term, before, count, first: None, lasts }
         });
         Ok(view)
     }
@@ -275,7 +279,7 @@ impl Shared {
         waited: bool,
     ) -> Result<Option<Grant>, Stop> {
         let (session, now) = (seat.session(), self.clock.now());
-        let Some(lasts) = session.lasts(now) else {
+        let (Some(_), Some(lasts)) = (session.lasts(now), view.lasts) else {
             self.lose(&session, Loss::Expired);
             return Err(Stop::Fault(session_expired(claim.key())));
         };
