@@ -65,6 +65,7 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, defaults: Options) -> Arc<Self> {
+        backend.expect_ttl(defaults.ttl);
         Arc::new(Engine {
             bounds: Bounds::new(backend.clock()),
             tokens: Tokens::default(),

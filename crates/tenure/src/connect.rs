@@ -9,6 +9,7 @@ use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
 /// | `memory:` | inside this process; `memory:NAME` is a space of its own |
 /// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
 /// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
+/// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster (feature `etcd`); `etcds://` is the same with TLS; what it does not say is taken from the variables that `etcdctl` reads |
 ///
 /// # Errors
 ///
@@ -32,6 +33,10 @@ pub async fn connect(url: &str) -> Result<Locker, Error> {
     if is_redis(url) {
         return tenure_redis::Redis::connect(url).await.map(Locker::new);
     }
+    #[cfg(feature = "etcd")]
+    if is_etcd(url) {
+        return tenure_etcd::Etcd::connect(url).await.map(Locker::new);
+    }
     open(url)
 }
 
@@ -53,11 +58,17 @@ pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
 }
 
 /// The forms of URL that are understood, for messages.
-const EXPECTED: &str = if cfg!(feature = "redis") {
-    "expected `memory:`, `file:DIR` or `redis://HOST`"
-} else {
-    "expected `memory:` or `file:DIR`"
+const EXPECTED: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
+    (true, true) => "expected `memory:`, `file:DIR`, `redis://HOST` or `etcd://HOST`",
+    (true, false) => "expected `memory:`, `file:DIR` or `redis://HOST`",
+    (false, true) => "expected `memory:`, `file:DIR` or `etcd://HOST`",
+    (false, false) => "expected `memory:` or `file:DIR`",
 };
+
+#[cfg(feature = "etcd")]
+fn is_etcd(url: &str) -> bool {
+    url.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "etcd" | "etcds"))
+}
 
 #[cfg(feature = "redis")]
 fn is_redis(url: &str) -> bool {
@@ -70,6 +81,11 @@ fn open(url: &str) -> Result<Locker, Error> {
     #[cfg(feature = "redis")]
     if is_redis(url) {
         return tenure_redis::Redis::builder(url).connect_later().map(Locker::new);
+    }
+    #[cfg(feature = "etcd")]
+    if is_etcd(url) {
+        let builder = tenure_etcd::Etcd::builder(url).environment()?;
+        return builder.connect_later().map(Locker::new);
     }
     match url.split_once(':') {
         Some(("memory", name)) => Ok(Locker::new(Memory::space(name))),
@@ -129,6 +145,18 @@ mod tests {
         assert!(open("rediss://:hunter2@localhost#insecure").is_ok());
         for url in ["rediss://:hunter2@h#x", "redis://:hunter2@", "redis+unix://:hunter2@"] {
             assert!(!refused(url).contains("hunter2"), "{url}");
+        }
+    }
+
+    /// t66: the same for a cluster.
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn t66_etcd_urls_go_to_etcd() {
+        assert!(open("etcd://u:hunter2@h1,h2:2").is_ok());
+        for url in ["etcd://u:hunter2@h/x", "etcds://u:hunter2@h#x", "etcd://hunter2@h"] {
+            let refused = refused(url);
+            assert!(refused.starts_with("invalid etcd url: "), "{refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
         }
     }
 

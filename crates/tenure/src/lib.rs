@@ -25,7 +25,7 @@
 //! # Where to look
 //!
 //! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
-//! on this machine, `redis://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
+//! on this machine, `redis://HOST` and `etcd://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
 //! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
 //! runtime, [`Memory`] about your tests, and [`backend`] about engines of your own.
@@ -47,6 +47,10 @@ pub use connect::connect;
 /// Locks on a Redis server, for what a URL cannot say; and the [client](redis::KvExt) for values there.
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
+
+/// Locks on an etcd cluster, for what a URL cannot say.
+#[cfg(feature = "etcd")]
+pub use tenure_etcd as etcd;
 
 /// The same for threads without an async runtime; inside one these calls err instead of blocking it.
 pub mod blocking {

@@ -1,0 +1,198 @@
+//! Giving back: releases, claims that were given up, locks that go on without this process.
+//!
+//! In: leases and claims. Out: what became of them at the server.
+//!
+//! Everything is bound to the revision at which our key was created and to the session that it hangs on,
+//! so that nothing which is carried out late can hit a later claim. What cannot be undone now is owed,
+//! and `tend.rs` pays: on a session that many share it would otherwise stay for as long as the session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Fault, Release, Term, Then};
+use tenure_core::{Claim, Lease};
+
+use crate::backend::Shared;
+use crate::link::Link;
+use crate::proto::{KeyValue, LeaseGrantRequest, RangeRequest, RangeResponse, TxnRequest};
+use crate::seat::{Now, Seat};
+use crate::session::{Kind, Lasts, Session, whole_seconds};
+use crate::sessions::Debt;
+use crate::trouble::{Cause, Trouble};
+use crate::value;
+
+/// The shortest lease that a server grants, in seconds.
+const LEASE_MIN: i64 = 2;
+
+impl Shared {
+    /// Gives the lock back, or keeps it closed for a while longer.
+    pub(crate) async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
+        let Some(seat) = self.seats.get(lease.claim().token()) else {
+            return Ok(Release::NotHeld);
+        };
+        seat.over.cancel();
+        let now = seat.now();
+        let ours = self.clock.now() < lease.valid_until();
+        let answer = match then {
+            Then::Free => self.give(&seat, &now, ours, seat.give_back(&self.keys, &now)).await,
+            Then::Closed(rest) => Box::pin(self.close_for(&seat, &now, ours, rest)).await,
+        };
+        match answer {
+            Ok(answer) => {
+                self.done_with(&seat);
+                Ok(answer)
+            }
+            Err(trouble) => {
+                self.sessions.owe(Debt::Undo(seat));
+                Err(trouble.into())
+            }
+        }
+    }
+
+    async fn close_for(
+        &self,
+        seat: &Seat,
+        now: &Now,
+        ours: bool,
+        rest: Duration,
+    ) -> Result<Release, Trouble> {
+        let ttl = whole_seconds(rest).max(LEASE_MIN);
+        let lease = self.calls.call(LeaseGrantRequest { ttl }).await?.id;
+        let answer = self.give(seat, now, ours, seat.close(&self.keys, now, lease)).await;
+        if !matches!(answer, Ok(Release::Freed)) {
+            self.sessions.owe(Debt::Revoke(lease));
+        }
+        answer
+    }
+
+    /// Asks for the lock to be given back. What an earlier request did whose answer was lost, it did
+    /// if the lock was ours at the time and nobody used force.
+    async fn give(
+        &self,
+        seat: &Seat,
+        now: &Now,
+        ours: bool,
+        ask: TxnRequest,
+    ) -> Result<Release, Trouble> {
+        let asked_before = now.given_back;
+        seat.giving_back(ours);
+        let answer = match self.calls.call(ask).await {
+            // Its session is gone, and with it all that hung there.
+            Err(trouble) if trouble.cause() == Cause::NoLease => return Ok(Release::NotHeld),
+            answer => answer?,
+        };
+        if answer.succeeded {
+            self.shut_out(seat, now, answer.revision());
+            return Ok(Release::Freed);
+        }
+        let mut found = answer.ranges().map(|found| !found.kvs.is_empty());
+        let (_, forced) = (found.next(), found.next());
+        let by_us = asked_before == Some(true) && forced != Some(true);
+        Ok(if by_us { Release::Freed } else { Release::NotHeld })
+    }
+
+    /// Requests that were sent before `revision` cannot be carried out any more.
+    fn shut_out(&self, seat: &Seat, now: &Now, revision: i64) {
+        if now.stray && !now.session.is_own() {
+            now.session.guard_moved(revision);
+        }
+        seat.no_strays();
+    }
+
+    /// Nothing of it is left at the server, and nobody here has to do with it any more.
+    fn done_with(&self, seat: &Arc<Seat>) {
+        self.seats.remove(seat.token);
+        self.sessions.paid(&Debt::Undo(seat.clone()));
+        self.let_end(&seat.session());
+    }
+
+    pub(crate) async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
+        let Some(seat) = self.seats.get(claim.token()) else { return Ok(()) };
+        seat.over.cancel();
+        self.undo(&seat, &self.calls).await.map_err(|trouble| {
+            self.sessions.owe(Debt::Undo(seat));
+            trouble.into()
+        })
+    }
+
+    /// Undoes whatever the claim has won or queued, or will yet.
+    pub(crate) async fn undo(&self, seat: &Arc<Seat>, link: &Link) -> Result<(), Trouble> {
+        let now = seat.now();
+        let lease = now.session.lease();
+        if now.sent && (now.session.is_own() || now.session.loss().is_some()) {
+            // With the lease goes all that hangs on it, now or later.
+            now.session.end(tenure_core::backend::Loss::Session);
+            self.revoke(lease, link).await?;
+            self.sessions.forget(&now.session);
+            self.sessions.paid(&Debt::Revoke(lease));
+        } else if now.sent {
+            match link.call(seat.undo(&now)).await {
+                Err(trouble) if trouble.cause() == Cause::NoLease => {}
+                answer => self.shut_out(seat, &now, answer?.revision()),
+            }
+        }
+        self.done_with(seat);
+        Ok(())
+    }
+
+    /// Hangs a held lock on a session of its own of `ttl`, which is not kept alive by itself.
+    /// `false` if it is not ours any more.
+    pub(crate) async fn move_out(&self, seat: &Seat, ttl: Duration) -> Result<bool, Trouble> {
+        let (session, now) = (self.own_session(ttl).await?, seat.now());
+        seat.moving_to(session.clone());
+        let ask = seat.move_to(&self.keys, &now, session.lease());
+        let answer = self.calls.call(ask).await?;
+        if !answer.succeeded {
+            self.let_end(&session);
+            return Ok(false);
+        }
+        self.shut_out(seat, &now, answer.revision());
+        seat.found_on(session.lease());
+        self.let_end(&now.session);
+        Ok(true)
+    }
+
+    /// Lets a lease go on without this process, until its ttl is over.
+    pub(crate) async fn let_go(&self, lease: &Lease) -> Result<(), Fault> {
+        let Some(seat) = self.seats.get(lease.claim().token()) else { return Ok(()) };
+        if !seat.session().is_own() && !self.move_out(&seat, lease.ttl()).await? {
+            return Err(self.trouble(Cause::Cut, "the lock is not ours any more", "").into());
+        }
+        self.sessions.forget(&seat.session());
+        self.seats.remove(seat.token);
+        Ok(())
+    }
+
+    /// Carries on what another process has let go of.
+    pub(crate) async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
+        self.refuse_forked()?;
+        let Some(found) = self.find(claim).await? else { return Ok(None) };
+        let from = self.clock.now();
+        let within = self.calls.response_timeout();
+        let answer = self.calls.keep_alive(found.lease, within).await?;
+        if answer.ttl <= 0 {
+            return Ok(None);
+        }
+        let (ttl, term) = (crate::session::seconds(answer.ttl), answer.header.unwrap_or_default());
+        let lasts = Lasts { from, ttl, term: term.raft_term };
+        // Looked at again: a lease that was kept alive by mistake is gone by now, see `session.rs`.
+        let Some(found) = self.find(claim).await?.filter(|again| again.lease == found.lease) else {
+            return Ok(None);
+        };
+        let session = Arc::new(Session::of(found.lease, Kind::Own, claim.ttl(), lasts));
+        self.seats.add(Arc::new(Seat::adopted(&self.keys, claim, session, found)));
+        Ok(Some(lasts.as_term()))
+    }
+
+    /// The claim's key, if it holds the lock.
+    async fn find(&self, claim: &Claim) -> Result<Option<KeyValue>, Trouble> {
+        let queue = self.keys.queue(claim.key());
+        let oldest = RangeRequest::under(queue).oldest_first().limit(1);
+        let RangeResponse { kvs, .. } = self.calls.call(oldest).await?;
+        let ours = |kv: &KeyValue| {
+            let token = self.keys.parse(&kv.key).and_then(|place| place.token);
+            token == Some(claim.token()) && !value::is_closed(&kv.value) && kv.lease != 0
+        };
+        Ok(kvs.into_iter().find(ours))
+    }
+}

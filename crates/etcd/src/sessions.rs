@@ -1,0 +1,214 @@
+//! The sessions of one locker: one that most locks share, and one for each of the others.
+//!
+//! In: claims. Out: a session to hang each on, alive when it is given.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::Claim;
+use tenure_core::backend::{Loss, Notice};
+use tenure_core::time::Time;
+use tokio::sync::Notify;
+
+use crate::backend::Shared;
+use crate::link::Link;
+use crate::proto::{LeaseGrantRequest, LeaseRevokeRequest};
+use crate::seat::Seat;
+use crate::session::{Kind, Lasts, Session, seconds, whole_seconds};
+use crate::trouble::{Cause, Trouble};
+
+/// Sessions, and what is still to be undone at the server.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    state: Mutex<State>,
+    /// Held while the shared one is made, so that it is made once.
+    making: tokio::sync::Mutex<()>,
+    /// Told when there is something new to see to.
+    pub(crate) news: Notify,
+    /// Told when something is owed.
+    pub(crate) owed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    shared_ttl: Duration,
+    shared: Option<Arc<Session>>,
+    all: Vec<Arc<Session>>,
+    debts: Vec<Debt>,
+}
+
+/// Something that is to be undone at the server, however long that takes.
+#[derive(Clone, Debug)]
+pub(crate) enum Debt {
+    /// A lease that nothing of ours hangs on any more.
+    Revoke(i64),
+    /// A claim that was given up.
+    Undo(Arc<Seat>),
+}
+
+impl Debt {
+    fn is(&self, other: &Debt) -> bool {
+        match (self, other) {
+            (Debt::Revoke(one), Debt::Revoke(other)) => one == other,
+            (Debt::Undo(one), Debt::Undo(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl Sessions {
+    pub(crate) fn new(shared_ttl: Duration) -> Self {
+        let (shared, all, debts) = Default::default();
+        let state = Mutex::new(State { shared_ttl, shared, all, debts });
+        let (news, owed) = (Notify::new(), Notify::new());
+        Sessions { state, making: tokio::sync::Mutex::default(), news, owed }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has locks of this ttl share a session from now on.
+    pub(crate) fn share(&self, ttl: Duration) {
+        self.state().shared_ttl = ttl;
+    }
+
+    /// Whether the claim's lock can hang on the session that others hang on: all of them are kept
+    /// alive together.
+    pub(crate) fn shares(&self, claim: &Claim) -> bool {
+        claim.renewed() && claim.ttl() == self.state().shared_ttl
+    }
+
+    fn shared(&self, ttl: Duration, now: Time) -> Option<Arc<Session>> {
+        let state = self.state();
+        let fits = |session: &&Arc<Session>| session.ttl() == ttl && session.lasts(now).is_some();
+        state.shared.as_ref().filter(fits).cloned()
+    }
+
+    fn add(&self, session: Session) -> Arc<Session> {
+        let (session, mut state) = (Arc::new(session), self.state());
+        state.all.push(session.clone());
+        if !session.is_own() {
+            state.shared = Some(session.clone());
+        }
+        drop(state);
+        self.news.notify_one();
+        session
+    }
+
+    /// Those that are alive or were last time somebody looked.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.state().all.clone()
+    }
+
+    /// Nobody sees to it any more.
+    pub(crate) fn forget(&self, session: &Arc<Session>) {
+        let mut state = self.state();
+        state.all.retain(|known| !Arc::ptr_eq(known, session));
+        state.shared.take_if(|known| Arc::ptr_eq(known, session));
+    }
+
+    pub(crate) fn owe(&self, debt: Debt) {
+        let mut state = self.state();
+        if !state.debts.iter().any(|known| known.is(&debt)) {
+            state.debts.push(debt);
+        }
+        drop(state);
+        self.owed.notify_one();
+    }
+
+    pub(crate) fn debts(&self) -> Vec<Debt> {
+        self.state().debts.clone()
+    }
+
+    pub(crate) fn paid(&self, debt: &Debt) {
+        self.state().debts.retain(|known| !known.is(debt));
+    }
+}
+
+impl Shared {
+    /// A session for the claim's lock, made if need be.
+    pub(crate) async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>, Trouble> {
+        match self.sessions.shares(claim) {
+            true => self.shared_session(claim.ttl()).await,
+            false => self.own_session(claim.ttl()).await,
+        }
+    }
+
+    async fn shared_session(&self, ttl: Duration) -> Result<Arc<Session>, Trouble> {
+        if let Some(session) = self.sessions.shared(ttl, self.clock.now()) {
+            return Ok(session);
+        }
+        let _one = self.sessions.making.lock().await;
+        match self.sessions.shared(ttl, self.clock.now()) {
+            Some(session) => Ok(session),
+            None => self.new_session(Kind::Shared, ttl).await,
+        }
+    }
+
+    pub(crate) async fn own_session(&self, ttl: Duration) -> Result<Arc<Session>, Trouble> {
+        self.new_session(Kind::Own, ttl).await
+    }
+
+    async fn new_session(&self, kind: Kind, ttl: Duration) -> Result<Arc<Session>, Trouble> {
+        // Before sending: the server's ttl starts after this.
+        let from = self.clock.now();
+        let answer = self.calls.call(LeaseGrantRequest { ttl: whole_seconds(ttl) }).await?;
+        if answer.id == 0 || answer.ttl <= 0 {
+            return Err(self.trouble(Cause::Refused, "no lease was granted", &answer.error));
+        }
+        Ok(self.sessions.add(Session::new(kind, ttl, from, &answer)))
+    }
+
+    /// Asks the server to keep a session alive, on `link`.
+    pub(crate) async fn keep_alive(&self, session: &Session, link: &Link) -> Result<(), Trouble> {
+        let within = session.patience().min(link.response_timeout());
+        // Before sending: the server's ttl starts after this.
+        let from = self.clock.now();
+        let answer = link.keep_alive(session.lease(), within).await?;
+        if answer.id != session.lease() {
+            return Err(self.trouble(Cause::Cut, "an answer about another lease", ""));
+        }
+        if answer.ttl <= 0 {
+            self.lose(session, Loss::Session);
+            return Err(self.trouble(Cause::NoLease, "the session has ended", ""));
+        }
+        let term = answer.header.map_or(0, |header| header.raft_term);
+        let lasts = Lasts { from, ttl: seconds(answer.ttl), term };
+        match session.extend(lasts, self.clock.now()) {
+            true => Ok(()),
+            false => {
+                self.lose(session, Loss::Expired);
+                Err(self.trouble(Cause::NoLease, "the session ended before the answer came", ""))
+            }
+        }
+    }
+
+    /// Declares a session lost: it is revoked, and those who hold a lock on it hear it.
+    pub(crate) fn lose(&self, session: &Session, loss: Loss) {
+        if !session.end(loss.clone()) {
+            return;
+        }
+        self.sessions.owe(Debt::Revoke(session.lease()));
+        for seat in self.seats.held_on(session) {
+            let (key, token, loss) = (seat.key.clone(), seat.token, loss.clone());
+            self.tell(Notice::Lost { key, token, loss });
+        }
+    }
+
+    /// Ends a session that nothing hangs on any more.
+    pub(crate) fn let_end(&self, session: &Arc<Session>) {
+        if session.is_own() && session.end(Loss::Session) {
+            self.sessions.forget(session);
+            self.sessions.owe(Debt::Revoke(session.lease()));
+        }
+    }
+
+    /// Ends a lease at the server, and with it all that hangs on it. One that is gone is as good.
+    pub(crate) async fn revoke(&self, lease: i64, link: &Link) -> Result<(), Trouble> {
+        match link.call(LeaseRevokeRequest { id: lease }).await {
+            Err(trouble) if trouble.cause() != Cause::NoLease => Err(trouble),
+            _ => Ok(()),
+        }
+    }
+}
