@@ -23,14 +23,17 @@ use crate::builder::Builder;
 use crate::keys::Keys;
 use crate::link::{Cluster, Link};
 use crate::seat::{Seat, Seats};
-use crate::sessions::Sessions;
+use crate::sessions::{Owed, Sessions};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
+use crate::watch::Departed;
 
 /// How many notices a slow listener may be behind before it is told that it missed some.
 const NOTICES_KEPT: usize = 1024;
 /// The shortest ttl: a server with the usual settings grants none below it.
 pub(crate) const TTL_MIN: Duration = Duration::from_secs(2);
+/// How many debts are paid by one that closes: the server's clock pays the others.
+const PAID_AT_CLOSE: usize = 16;
 /// What a ttl is counted in.
 const TTL_UNIT: Duration = Duration::from_secs(1);
 /// Why a forked child cannot use what its parent opened.
@@ -72,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) renewals: Link,
     pub(crate) sessions: Sessions,
     pub(crate) seats: Seats,
+    pub(crate) departed: Departed,
     /// Claims behind which tasks of this process wait.
     pub(crate) heeding: broadcast::Sender<Arc<Seat>>,
     pub(crate) closed: CancellationToken,
@@ -108,6 +112,7 @@ impl Etcd {
             renewals: Link::new(cluster.clone()),
             sessions: Sessions::new(TTL_DEFAULT),
             seats: Seats::default(),
+            departed: Departed::default(),
             heeding: broadcast::Sender::new(NOTICES_KEPT),
             closed: CancellationToken::new(),
             notices: broadcast::Sender::new(NOTICES_KEPT),
@@ -270,6 +275,11 @@ impl Shared {
             self.sessions.forget(session);
             // If it cannot be told, the server finds out when the ttl is over.
             let _ = self.revoke(session.lease(), &self.calls).await;
+        }
+        for Owed { debt, .. } in self.sessions.debts().iter().take(PAID_AT_CLOSE) {
+            if self.pay_off(debt, &self.calls).await.is_err() {
+                break;
+            }
         }
         self.calls.close();
         self.renewals.close();

@@ -125,14 +125,14 @@ impl Builder {
     fn environment_of(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let set = |name: &'static str| match env(name).filter(|value| !value.is_empty()) {
             None => Ok(None),
-            Some(value) => value.into_string().map(Some).map_err(|_| {
-                Error::invalid(format!("invalid `{name}`: it is not UTF-8"))
-            }),
+            Some(value) => value
+                .into_string()
+                .map(Some)
+                .map_err(|_| Error::invalid(format!("invalid `{name}`: it is not UTF-8"))),
         };
         self.endpoints = set("ETCDCTL_ENDPOINTS")?;
         self.login = login(set("ETCDCTL_USER")?, set("ETCDCTL_PASSWORD")?)?;
-        let (ca, cert, key) =
-            (set("ETCDCTL_CACERT")?, set("ETCDCTL_CERT")?, set("ETCDCTL_KEY")?);
+        let (ca, cert, key) = (set("ETCDCTL_CACERT")?, set("ETCDCTL_CERT")?, set("ETCDCTL_KEY")?);
         if !self.wants_tls()? {
             return Ok(self);
         }
@@ -226,7 +226,8 @@ impl Builder {
 
     fn validate(&self) -> Result<(), Error> {
         let prefix = &self.prefix;
-        let bad = prefix.is_empty() || prefix.len() > PREFIX_MAX || prefix.contains(char::is_control);
+        let bad =
+            prefix.is_empty() || prefix.len() > PREFIX_MAX || prefix.contains(char::is_control);
         if bad || prefix.ends_with('/') {
             let shown = prefix.escape_debug();
             return Err(Error::invalid(format!(
@@ -250,7 +251,9 @@ fn login(user: Option<String>, password: Option<String>) -> Result<Option<Login>
         (_, Some(password)) => (user, password),
         (Some((user, password)), None) => (user.to_owned(), password.to_owned()),
         (None, None) => {
-            return Err(Error::invalid("`ETCDCTL_USER` has no password, nor is `ETCDCTL_PASSWORD` set"));
+            return Err(Error::invalid(
+                "`ETCDCTL_USER` has no password, nor is `ETCDCTL_PASSWORD` set",
+            ));
         }
     };
     Ok(Some(Login { user, password }))
@@ -281,10 +284,7 @@ mod tests {
             refused(etcd().prefix("")),
             "invalid prefix ``: one to 64 bytes without control characters and without `/` at the end"
         );
-        assert_eq!(
-            refused(etcd().prefix("a/lock/b")),
-            "invalid prefix `a/lock/b`: `lock` is ours"
-        );
+        assert_eq!(refused(etcd().prefix("a/lock/b")), "invalid prefix `a/lock/b`: `lock` is ours");
         assert_eq!(
             refused(etcd().response_timeout(Duration::ZERO)),
             "response_timeout (0ns) must be between 1ms and 4s"

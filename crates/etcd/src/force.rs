@@ -7,9 +7,7 @@ use tenure_core::backend::{Fault, Loss, Notice, Release};
 use tenure_core::{Key, Token};
 
 use crate::backend::Shared;
-use crate::proto::{
-    Compare, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, Op, RangeRequest, TxnRequest,
-};
+use crate::proto::{Compare, KeyValue, LeaseGrantRequest, Op, RangeRequest, TxnRequest};
 use crate::sessions::Debt;
 use crate::trouble::Trouble;
 use crate::value;
@@ -60,25 +58,33 @@ impl Shared {
     }
 
     async fn lease_for_word(&self, held: i64) -> Result<i64, Trouble> {
-        let left = self.calls.call(LeaseTimeToLiveRequest { id: held }).await?;
+        let left = self.ask_what_is_left(held).await?;
         let ttl = left.granted_ttl.max(WORD_MIN);
         Ok(self.calls.call(LeaseGrantRequest { ttl }).await?.id)
     }
 
-    /// Who took the locks of these claims away, for those that an operator did.
+    /// How these claims ended, for those that an operator took away or that ran out.
     pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Loss>>, Trouble> {
         let mut fates = Vec::with_capacity(ended.len());
         for some in ended.chunks(READ_AT_ONCE) {
-            let word = |(_, token): &(Key, Token)| {
-                Op::range(RangeRequest::one(self.keys.forced(*token)))
-            };
+            let word =
+                |(_, token): &(Key, Token)| Op::range(RangeRequest::one(self.keys.forced(*token)));
             let success = some.iter().map(word).collect();
             let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
-            fates.extend(answer.ranges().map(|found| {
-                let by = found.kvs.into_iter().next();
-                by.map(|by| Loss::Forced(String::from_utf8_lossy(&by.value).into_owned()))
-            }));
+            for (found, (_, token)) in answer.ranges().zip(some) {
+                fates.push(match found.kvs.into_iter().next() {
+                    Some(by) => Some(Loss::Forced(String::from_utf8_lossy(&by.value).into_owned())),
+                    None => self.ran_out(*token).await?,
+                });
+            }
         }
         Ok(fates)
+    }
+
+    /// A lock that ran out has taken its lease along.
+    async fn ran_out(&self, token: Token) -> Result<Option<Loss>, Trouble> {
+        let Some(lease) = self.departed.take(token) else { return Ok(None) };
+        let left = self.ask_what_is_left(lease).await?;
+        Ok((left.ttl < 0).then_some(Loss::Expired))
     }
 }

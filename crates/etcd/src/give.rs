@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Fault, Release, Term, Then};
+use tenure_core::backend::{Fault, Loss, Release, Term, Then};
 use tenure_core::{Claim, Lease};
 
 use crate::backend::Shared;
@@ -119,9 +119,9 @@ impl Shared {
     pub(crate) async fn undo(&self, seat: &Arc<Seat>, link: &Link) -> Result<(), Trouble> {
         let now = seat.now();
         let lease = now.session.lease();
-        if now.sent && (now.session.is_own() || now.session.loss().is_some()) {
+        if now.sent && (now.stray && now.session.is_own() || now.session.loss().is_some()) {
             // With the lease goes all that hangs on it, now or later.
-            now.session.end(tenure_core::backend::Loss::Session);
+            now.session.end(Loss::Session);
             self.revoke(lease, link).await?;
             self.sessions.forget(&now.session);
             self.sessions.paid(&Debt::Revoke(lease));

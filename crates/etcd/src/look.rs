@@ -10,9 +10,11 @@ use tenure_core::backend::{Holding, LockInfo, Query, Waiting};
 use tenure_core::{Fence, Key};
 
 use crate::backend::Shared;
-use crate::proto::{KeyValue, LeaseTimeToLiveRequest, Op, RangeRequest, TxnRequest};
+use crate::proto::{
+    KeyValue, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, Op, RangeRequest, TxnRequest,
+};
 use crate::session::seconds;
-use crate::trouble::Trouble;
+use crate::trouble::{Cause, Trouble};
 use crate::value;
 
 /// How many keys are read in one round trip.
@@ -78,10 +80,10 @@ impl Shared {
     ) -> Result<Option<LockInfo>, Trouble> {
         let mut claims = claims.into_iter();
         let Some(first) = claims.next() else { return Ok(None) };
-        if !left.contains_key(&first.lease) {
-            left.insert(first.lease, self.left_of(first.lease).await?);
-        }
-        let left = left.get(&first.lease).copied().flatten();
+        let left = match left.get(&first.lease) {
+            Some(known) => *known,
+            None => *left.entry(first.lease).or_insert(self.left_of(first.lease).await?),
+        };
         let holding = self.holding(&first, left);
         let waiters = claims.map(|claim| {
             let holder = value::holder(&claim.value, None);
@@ -105,9 +107,22 @@ impl Shared {
         if lease == 0 {
             return Ok(None);
         }
-        let answer = self.calls.call(LeaseTimeToLiveRequest { id: lease }).await?;
+        let answer = self.ask_what_is_left(lease).await?;
         let most = answer.granted_ttl.max(0);
         Ok(Some(seconds((answer.ttl + 1).clamp(0, most))))
+    }
+
+    /// What the server says of a lease; of one that it does not know, that it has ended.
+    pub(crate) async fn ask_what_is_left(
+        &self,
+        lease: i64,
+    ) -> Result<LeaseTimeToLiveResponse, Trouble> {
+        match self.calls.call(LeaseTimeToLiveRequest { id: lease }).await {
+            Err(trouble) if trouble.cause() == Cause::NoLease => {
+                Ok(LeaseTimeToLiveResponse { ttl: -1, granted_ttl: 0 })
+            }
+            answer => answer,
+        }
     }
 }
 

@@ -233,6 +233,9 @@ pub(crate) struct WatchCreateRequest {
     pub(crate) start_revision: i64,
     #[prost(enumeration = "Filter", repeated, tag = "5")]
     pub(crate) filters: Vec<i32>,
+    /// Also tell what was there before.
+    #[prost(bool, tag = "6")]
+    pub(crate) prev_kv: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
@@ -264,6 +267,8 @@ pub(crate) struct Event {
     pub(crate) r#type: i32,
     #[prost(message, optional, tag = "2")]
     pub(crate) kv: Option<KeyValue>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) prev_kv: Option<KeyValue>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]

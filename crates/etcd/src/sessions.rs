@@ -34,8 +34,19 @@ struct State {
     shared_ttl: Duration,
     shared: Option<Arc<Session>>,
     all: Vec<Arc<Session>>,
-    debts: Vec<Debt>,
+    debts: Vec<Owed>,
 }
+
+/// A debt, and when it is to be paid.
+#[derive(Clone, Debug)]
+pub(crate) struct Owed {
+    pub(crate) debt: Debt,
+    pub(crate) not_before: Time,
+}
+
+/// How long the session of a single lock outlives it: whoever watches tells by that whether the lock was
+/// given back or has run out, see `watch.rs`.
+const AFTERLIFE: Duration = Duration::from_secs(2);
 
 /// Something that is to be undone at the server, however long that takes.
 #[derive(Clone, Debug)]
@@ -109,20 +120,24 @@ impl Sessions {
     }
 
     pub(crate) fn owe(&self, debt: Debt) {
+        self.owe_later(debt, Time::from_nanos(0));
+    }
+
+    pub(crate) fn owe_later(&self, debt: Debt, not_before: Time) {
         let mut state = self.state();
-        if !state.debts.iter().any(|known| known.is(&debt)) {
-            state.debts.push(debt);
+        if !state.debts.iter().any(|known| known.debt.is(&debt)) {
+            state.debts.push(Owed { debt, not_before });
         }
         drop(state);
         self.owed.notify_one();
     }
 
-    pub(crate) fn debts(&self) -> Vec<Debt> {
+    pub(crate) fn debts(&self) -> Vec<Owed> {
         self.state().debts.clone()
     }
 
     pub(crate) fn paid(&self, debt: &Debt) {
-        self.state().debts.retain(|known| !known.is(debt));
+        self.state().debts.retain(|known| !known.debt.is(debt));
     }
 }
 
@@ -200,7 +215,8 @@ impl Shared {
     pub(crate) fn let_end(&self, session: &Arc<Session>) {
         if session.is_own() && session.end(Loss::Session) {
             self.sessions.forget(session);
-            self.sessions.owe(Debt::Revoke(session.lease()));
+            let later = self.clock.now().after(AFTERLIFE);
+            self.sessions.owe_later(Debt::Revoke(session.lease()), later);
         }
     }
 

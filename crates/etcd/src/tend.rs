@@ -12,12 +12,11 @@ use tokio::task::JoinSet;
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
-use crate::proto::{
-    EventType, Filter, RangeRequest, WatchCreateRequest, WatchResponse, end_of,
-};
+use crate::link::Link;
+use crate::proto::{EventType, Filter, RangeRequest, WatchCreateRequest, WatchResponse, end_of};
 use crate::seat::Seat;
 use crate::session::Session;
-use crate::sessions::Debt;
+use crate::sessions::{Debt, Owed};
 use crate::trouble::Trouble;
 
 /// The pause between attempts to pay what is owed.
@@ -74,19 +73,28 @@ impl Shared {
     /// Undoes what was left undone, for as long as that takes.
     async fn pay(self: Arc<Self>) {
         loop {
-            for debt in self.sessions.debts() {
-                let paid = match &debt {
-                    Debt::Revoke(lease) => self.revoke(*lease, &self.renewals).await,
-                    Debt::Undo(seat) => self.undo(seat, &self.renewals).await,
-                };
-                if paid.is_ok() {
+            let now = self.clock.now();
+            for Owed { debt, .. } in
+                self.sessions.debts().into_iter().filter(|o| o.not_before <= now)
+            {
+                if self.pay_off(&debt, &self.renewals).await.is_ok() {
                     self.sessions.paid(&debt);
                 }
             }
-            match self.sessions.debts().is_empty() {
-                true => self.sessions.owed.notified().await,
-                false => self.clock.sleep(jittered(PAY_EVERY)).await,
+            // What could not be paid now is tried again after a pause.
+            let again = self.clock.now().after(jittered(PAY_EVERY));
+            let next = self.sessions.debts().iter().map(|owed| owed.not_before.max(again)).min();
+            tokio::select! {
+                () = self.sessions.owed.notified() => {}
+                () = self.clock.sleep_until(next.unwrap_or(Time::NEVER)) => {}
             }
+        }
+    }
+
+    pub(crate) async fn pay_off(&self, debt: &Debt, link: &Link) -> Result<(), Trouble> {
+        match debt {
+            Debt::Revoke(lease) => self.revoke(*lease, link).await,
+            Debt::Undo(seat) => self.undo(seat, link).await,
         }
     }
 
@@ -109,6 +117,7 @@ impl Shared {
             key,
             start_revision: *next,
             filters: vec![Filter::NoDelete.into()],
+            prev_kv: false,
         };
         let mut watching = self.renewals.watch(create).await?;
         loop {
@@ -150,6 +159,7 @@ impl Shared {
             key,
             start_revision: *from,
             filters: vec![Filter::NoDelete.into()],
+            prev_kv: false,
         };
         let mut watching = self.renewals.watch(create).await?;
         loop {

@@ -183,7 +183,10 @@ mod tests {
     #[test]
     fn addresses() {
         assert_eq!(hosts("etcd://h"), ["h:2379"]);
-        assert_eq!(hosts("etcd://h1:1,h2,[::1]:7,[::2]/"), ["h1:1", "h2:2379", "[::1]:7", "[::2]:2379"]);
+        assert_eq!(
+            hosts("etcd://h1:1,h2,[::1]:7,[::2]/"),
+            ["h1:1", "h2:2379", "[::1]:7", "[::2]:2379"]
+        );
         assert!(hosts("etcd://").is_empty());
         assert_eq!(place("etcd://u:p@h").login.unwrap().user, "u");
     }

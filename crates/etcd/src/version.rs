@@ -49,7 +49,9 @@ mod tests {
     /// The floors, from below and from above.
     #[test]
     fn floors() {
-        for (version, floor) in [("3.4.23", "3.4.38"), ("3.5.22", "3.5.23"), ("3.6.0-rc.1", "3.6.5")] {
+        for (version, floor) in
+            [("3.4.23", "3.4.38"), ("3.5.22", "3.5.23"), ("3.6.0-rc.1", "3.6.5")]
+        {
             assert_eq!(opinion(version), Opinion::Buggy(floor.into()), "{version}");
         }
         for version in ["3.4.38", "3.5.23", "3.6.5", "3.7.0", "4.0.0", "a fork", ""] {

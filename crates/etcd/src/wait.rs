@@ -214,11 +214,7 @@ impl Shared {
     }
 
     /// Sends a request that may create the claim's key.
-    async fn send(
-        &self,
-        seat: &Seat,
-        ask: TxnRequest,
-    ) -> Result<TxnResponse, Stop> {
+    async fn send(&self, seat: &Seat, ask: TxnRequest) -> Result<TxnResponse, Stop> {
         let sending = seat.sending();
         let answer = self.calls.call(ask).await;
         match &answer {
@@ -418,6 +414,7 @@ fn guard_revision(found: Option<RangeResponse>) -> i64 {
 
 /// t30: never "acquired".
 fn session_expired(key: &tenure_core::Key) -> Fault {
-    let what = format!("the session ended while waiting for `{key}`: the place in the queue is lost");
+    let what =
+        format!("the session ended while waiting for `{key}`: the place in the queue is lost");
     Fault::new(FaultKind::Unavailable, what)
 }

@@ -6,19 +6,23 @@
 //! last change it was told, so that nothing is missed; where the server has forgotten what came after that,
 //! everything is looked at.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_core::Token;
 use tenure_core::backend::{Hint, Hinter, Hints, hints};
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
 use crate::link::Watching;
-use crate::proto::{WatchCreateRequest, WatchResponse, end_of};
+use crate::proto::{EventType, WatchCreateRequest, WatchResponse, end_of};
 use crate::trouble::Trouble;
 
 /// The pause after a failure to watch.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How many deleted keys are remembered until somebody asks what became of their claims.
+const DEPARTED_MAX: usize = 1_000;
 /// How often a watched connection is asked for a sign of life.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
@@ -29,6 +33,28 @@ impl Shared {
         let eyes = Eyes { shared: self.clone(), hinter, next: 0 };
         let watching = eyes.open().await?;
         Ok(Some(hints.kept_by(tokio::spawn(eyes.keep_open(watching)).abort_handle())))
+    }
+}
+
+/// Claims whose keys a watch has seen deleted, and the lease that each hung on. A lock that was given back
+/// leaves its lease, for a while at least; one that ran out went with it.
+#[derive(Debug, Default)]
+pub(crate) struct Departed(Mutex<VecDeque<(Token, i64)>>);
+
+impl Departed {
+    fn add(&self, token: Token, lease: i64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= DEPARTED_MAX {
+            known.pop_front();
+        }
+        known.push_back((token, lease));
+    }
+
+    /// The lease that the claim's key hung on, if that was seen. Asked for once.
+    pub(crate) fn take(&self, token: Token) -> Option<i64> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = known.iter().rposition(|(known, _)| *known == token)?;
+        known.remove(at).map(|(_, lease)| lease)
     }
 }
 
@@ -46,7 +72,8 @@ impl Eyes {
         let key = self.shared.keys.locks();
         let range_end = end_of(&key);
         let start_revision = self.next;
-        let create = WatchCreateRequest { key, range_end, start_revision, filters: vec![] };
+        let (filters, prev_kv) = (vec![], true);
+        let create = WatchCreateRequest { key, range_end, start_revision, filters, prev_kv };
         self.shared.calls.watch(create).await
     }
 
@@ -85,11 +112,15 @@ impl Eyes {
         if let Some(header) = told.header {
             self.next = header.revision + 1;
         }
-        let keys = told.events.iter().filter_map(|event| event.kv.as_ref());
-        for kv in keys {
-            if let Some(place) = self.shared.keys.parse(&kv.key) {
-                self.hinter.tell(Hint::Changed(place.key));
+        for event in &told.events {
+            let place = event.kv.as_ref().and_then(|kv| self.shared.keys.parse(&kv.key));
+            let Some(place) = place else { continue };
+            if let (EventType::Delete, Some(prev), Some(token)) =
+                (event.r#type(), &event.prev_kv, place.token)
+            {
+                self.shared.departed.add(token, prev.lease);
             }
+            self.hinter.tell(Hint::Changed(place.key));
         }
     }
 

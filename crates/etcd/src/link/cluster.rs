@@ -57,17 +57,7 @@ impl Cluster {
     ) -> Self {
         let (clock, first) = (Clock::system(), AtomicUsize::new(0));
         let (id, warned) = Default::default();
-        Cluster {
-            members,
-            login,
-            tls,
-            connect_timeout,
-            response_timeout,
-            clock,
-            first,
-            id,
-            warned,
-        }
+        Cluster { members, login, tls, connect_timeout, response_timeout, clock, first, id, warned }
     }
 
     pub(crate) fn clock(&self) -> &Clock {

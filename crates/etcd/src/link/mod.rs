@@ -30,8 +30,8 @@ use crate::proto::{
 };
 use crate::trouble::{Cause, Trouble};
 pub(crate) use cluster::{Cluster, Member};
-use open::Then;
 pub(crate) use open::Live;
+use open::Then;
 
 /// The pause after a failure to connect: it doubles from the first to the second.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
