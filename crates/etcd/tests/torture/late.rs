@@ -8,8 +8,8 @@ use tenure_testkit::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{
-    LONG, SHORT, TIMEOUT, builder, claim, claims, claims_are, etcd, granted, labelled, locker, of_ttl,
-    proxied, through,
+    LONG, SHORT, TIMEOUT, builder, claim, claims, claims_are, etcd, granted, labelled, locker,
+    of_ttl, proxied, through,
 };
 
 /// What the claim of these tests carries, to be found in its traffic.
