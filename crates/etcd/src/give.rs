@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{Fault, Loss, Release, Term, Then};
+use tenure_core::time::Time;
 use tenure_core::{Claim, Lease};
 
 use crate::backend::Shared;
@@ -57,13 +58,40 @@ impl Shared {
             answer = self.release_once(&seat, ours, then).await;
         }
         match answer {
+            // It is gone, and yet a request may still create it.
+            Ok(Given::Not) if seat.now().stray => {
+                self.owe(Debt::Undo(seat));
+                Ok(Release::NotHeld)
+            }
             Ok(given) => {
                 self.done_with(&seat);
                 Ok(given.into())
             }
             Err(trouble) => {
-                self.owe(Debt::Undo(seat));
+                let closed = match then {
+                    Then::Free => None,
+                    Then::Closed(rest) => Some(self.clock.now().after(rest)),
+                };
+                self.owe(Debt::Release(seat, closed));
                 Err(trouble.into())
+            }
+        }
+    }
+
+    /// Gives back what could not be given back before, and keeps it closed for what is left of its time.
+    pub(crate) async fn release_late(
+        &self,
+        seat: &Arc<Seat>,
+        closed: Option<Time>,
+    ) -> Result<(), Trouble> {
+        let rest = closed.map_or(Duration::ZERO, |until| until.since(self.clock.now()));
+        let then = if rest.is_zero() { Then::Free } else { Then::Closed(rest) };
+        while let Given::Elsewhere = self.release_once(seat, false, then).await? {}
+        match seat.now().stray {
+            true => self.undo(seat, &self.renewals).await,
+            false => {
+                self.done_with(seat);
+                Ok(())
             }
         }
     }
@@ -118,7 +146,7 @@ impl Shared {
         let here = |kv: &KeyValue| kv.create_revision == now.created && kv.lease != 0;
         if let Some(mine) = mine.filter(here)
             && mine.lease != now.session.lease()
-            && seat.found_on(mine.lease)
+            && seat.found_on(mine.lease, mine.mod_revision)
         {
             return Ok(Given::Elsewhere);
         }
@@ -138,6 +166,7 @@ impl Shared {
     fn done_with(&self, seat: &Arc<Seat>) {
         self.seats.remove(seat.token);
         self.sessions.paid(&Debt::Undo(seat.clone()));
+        self.sessions.paid(&Debt::Release(seat.clone(), None));
         self.let_end(&seat.session());
     }
 
@@ -174,27 +203,49 @@ impl Shared {
     }
 
     /// Hangs a held lock on a session of its own of `ttl`, which is not kept alive by itself.
-    /// `false` if it is not ours any more.
+    /// `false` if it is not ours any more, or may be undone late.
     pub(crate) async fn move_out(&self, seat: &Seat, ttl: Duration) -> Result<bool, Trouble> {
+        if seat.now().stray || !self.settle(seat).await? {
+            return Ok(false);
+        }
         let (session, now) = (self.own_session(ttl).await?, seat.now());
         seat.moving_to(session.clone());
         let ask = seat.move_to(&self.keys, &now, session.lease());
         let answer = self.calls.call(ask).await?;
         if !answer.succeeded {
-            self.let_end(&session);
+            seat.stays(now.written).inspect(|session| self.let_end(session));
             return Ok(false);
         }
-        self.shut_out(seat, &now, answer.revision());
-        seat.found_on(session.lease());
+        seat.moved(&session, answer.revision());
         self.let_end(&now.session);
         Ok(true)
+    }
+
+    /// Finds out where the lock hangs after a move whose answer was lost, and shuts out a late one: until
+    /// then, what is known of its old session says nothing about the lock. `false` if it is not ours.
+    pub(crate) async fn settle(&self, seat: &Seat) -> Result<bool, Trouble> {
+        if !seat.may_have_moved() {
+            return Ok(true);
+        }
+        let now = seat.now();
+        let stay = seat.move_to(&self.keys, &now, now.session.lease());
+        let answer = self.calls.call(stay).await?;
+        if answer.succeeded {
+            seat.stays(answer.revision()).inspect(|session| self.let_end(session));
+            return Ok(true);
+        }
+        let mine = answer.ranges().next().and_then(|found| found.kvs.into_iter().next());
+        let ours = mine.filter(|kv| kv.create_revision == now.created);
+        Ok(ours.is_some_and(|kv| seat.found_on(kv.lease, kv.mod_revision)))
     }
 
     /// Lets a lease go on without this process, until its ttl is over.
     pub(crate) async fn let_go(&self, lease: &Lease) -> Result<(), Fault> {
         let Some(seat) = self.seats.get(lease.claim().token()) else { return Ok(()) };
+        self.settle(&seat).await?;
         if !seat.session().is_own() && !self.move_out(&seat, lease.ttl()).await? {
-            return Err(self.trouble(Cause::Cut, "the lock is not ours any more", "").into());
+            let what = "the lock is not ours any more, or cannot go on without this process";
+            return Err(self.trouble(Cause::NotNow, what, "").into());
         }
         self.sessions.forget(&seat.session());
         self.seats.remove(seat.token);

@@ -13,8 +13,9 @@
 //!
 //! A claim that asks with a request whose answer never comes could be granted late, by a request that
 //! is carried out after the claim was undone, and would be held for as long as the session lives. So each
-//! such request is bound to the state of the session's own key, which undoing such a claim changes: the
-//! [`guard`](Session::guard).
+//! such request is bound to the revision of the session's own key, which undoing such a claim changes: the
+//! [`guard`](Session::guard). The key is there from the start: were it not, its deletion by an operator
+//! would let in again what was shut out.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,8 @@ use crate::proto::LeaseGrantResponse;
 /// It is kept alive when so much of its ttl has passed: well before those who hold a lock on it want
 /// it renewed, which is at a third, so that a lock that is taken is not due at once.
 const KEEP_AFTER: u32 = 5;
+/// For this share of its ttl it counts as just kept alive.
+const FRESH: u32 = 10;
 /// The pause after a keep-alive that was not answered, as a share of the ttl, within these bounds.
 const RETRY_AFTER: u32 = 20;
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -114,7 +117,8 @@ impl Session {
         self.ttl
     }
 
-    /// The revision at which the session's own key was last changed; zero if it never was.
+    /// The revision at which the session's own key was last changed; zero for one that has none, since
+    /// it ends with its only claim.
     pub(crate) fn guard(&self) -> i64 {
         self.guard.load(Ordering::Acquire)
     }
@@ -188,6 +192,12 @@ impl Session {
             (state.from, state.ttl, state.term) = (lasts.from, lasts.ttl, lasts.term);
         }
         true
+    }
+
+    /// Whether it was kept alive a moment ago.
+    pub(crate) fn is_fresh(&self, now: Time) -> bool {
+        let state = self.state();
+        now < state.from.after(state.ttl / FRESH)
     }
 
     /// A keep-alive was not answered: when to try again.

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::Claim;
 use tenure_core::backend::{Loss, Notice};
 use tenure_core::time::Time;
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Shared;
 use crate::link::Link;
-use crate::proto::{LeaseGrantRequest, LeaseRevokeRequest};
+use crate::proto::{LeaseGrantRequest, LeaseRevokeRequest, Op, RangeResponse, TxnRequest};
 use crate::seat::Seat;
 use crate::session::{Kind, Lasts, Session, seconds, whole_seconds};
 use crate::trouble::{Cause, Trouble};
@@ -57,6 +58,8 @@ pub(crate) enum Debt {
     Revoke(i64, Duration),
     /// A claim that was given up.
     Undo(Arc<Seat>),
+    /// A lock that was given back, or is to be kept closed until then.
+    Release(Arc<Seat>, Option<Time>),
 }
 
 impl Debt {
@@ -64,6 +67,7 @@ impl Debt {
         match (self, other) {
             (Debt::Revoke(one, _), Debt::Revoke(other, _)) => one == other,
             (Debt::Undo(one), Debt::Undo(other)) => Arc::ptr_eq(one, other),
+            (Debt::Release(one, _), Debt::Release(other, _)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -127,7 +131,7 @@ impl Sessions {
             // A new leader gives every lease its whole ttl again.
             Debt::Revoke(_, ttl) => not_before.after(ttl.saturating_mul(2)),
             // On a session that lives on, nobody else does it.
-            Debt::Undo(_) => Time::NEVER,
+            Debt::Undo(_) | Debt::Release(..) => Time::NEVER,
         };
         let mut state = self.state();
         if !state.debts.iter().any(|known| known.debt.is(&debt)) {
@@ -180,7 +184,34 @@ impl Shared {
         if answer.id == 0 || answer.ttl <= 0 {
             return Err(self.trouble(Cause::Refused, "no lease was granted", &answer.error));
         }
-        Ok(self.sessions.add(Session::new(kind, ttl, from, &answer)))
+        let session = Session::new(kind, ttl, from, &answer);
+        if kind == Kind::Shared {
+            self.renew_guard(&session).await?;
+        }
+        Ok(self.sessions.add(session))
+    }
+
+    /// Writes the session's own key: from now on everything fails that was sent before.
+    pub(crate) async fn renew_guard(&self, session: &Session) -> Result<(), Trouble> {
+        let key = self.keys.session(session.lease());
+        let success = vec![Op::put(key, Bytes::new(), session.lease())];
+        let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
+        session.guard_moved(answer.revision());
+        Ok(())
+    }
+
+    /// An attempt was void because the session's own key has changed, as it was found to have. One that
+    /// somebody has deleted is written anew.
+    pub(crate) async fn see_guard(
+        &self,
+        session: &Session,
+        found: Option<RangeResponse>,
+    ) -> Result<(), Trouble> {
+        match found.and_then(|found| found.kvs.first().map(|kv| kv.mod_revision)) {
+            Some(revision) => session.guard_moved(revision),
+            None => self.renew_guard(session).await?,
+        }
+        Ok(())
     }
 
     /// Asks the server to keep a session alive, on `link`.

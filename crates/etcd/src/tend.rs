@@ -100,6 +100,7 @@ impl Shared {
         match debt {
             Debt::Revoke(lease, _) => self.revoke(*lease, link).await,
             Debt::Undo(seat) => self.undo(seat, link).await,
+            Debt::Release(seat, closed) => self.release_late(seat, *closed).await,
         }
     }
 

@@ -19,9 +19,7 @@ use tenure_core::{Claim, Holder, Sight};
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
-use crate::proto::{
-    Filter, KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
-};
+use crate::proto::{Filter, KeyValue, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest};
 use crate::seat::{self, Seat, View};
 use crate::sessions::Debt;
 use crate::trouble::{Cause, Trouble};
@@ -93,7 +91,7 @@ impl Shared {
                 Some(first) if first.key == now.name => first.create_revision,
                 Some(first) => return Ok(Attempt::Held(Box::new(self.give_way(&seat, &first)?))),
                 None => {
-                    now.session.guard_moved(guard_revision(guard));
+                    self.see_guard(&now.session, guard).await?;
                     continue;
                 }
             };
@@ -197,7 +195,7 @@ impl Shared {
                         return Ok(view);
                     }
                 }
-                None => now.session.guard_moved(guard_revision(second)),
+                None => self.see_guard(&now.session, second).await?,
             }
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -409,11 +407,6 @@ impl Shared {
 #[derive(Default)]
 struct Patience {
     down_since: Option<Time>,
-}
-
-/// The revision at which the session's own key was last changed.
-fn guard_revision(found: Option<RangeResponse>) -> i64 {
-    found.and_then(|found| found.kvs.first().map(|kv| kv.mod_revision)).unwrap_or(0)
 }
 
 /// t30: never "acquired".

@@ -8,7 +8,9 @@
 
 use std::time::Duration;
 
-use tenure_testkit::campaign::{self, Elsewhere, Outcome, Plan, Promise, RedisArena};
+use tenure_testkit::campaign::{
+    self, Elsewhere, EtcdArena, Outcome, Pace, Plan, Promise, RedisArena,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_campaign");
 /// How long faults go on.
@@ -35,6 +37,24 @@ fn a_campaign_that_keeps_data_is_clean() {
 fn a_campaign_that_destroys_data_is_ordered() {
     let plan = Plan::new(4, TIME, Promise::Order, PROGRAM);
     let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
+    is_kept(&outcome);
+    assert!(outcome.verdict.latencies.count() > 0, "somebody heard of a loss");
+}
+
+/// t29, A1, A22: a cluster of etcd whose members are killed, cut off, stopped and replaced, with
+/// clients that are too: nobody overlaps, fences rise, and every key is had again.
+#[test]
+fn a_campaign_on_etcd_is_clean() {
+    let plan = Plan::new(7, TIME * 3, Promise::Everything, PROGRAM).at(Pace::slow());
+    is_kept(&campaign::run(&EtcdArena::start(), &EtcdArena::KEEP, &plan));
+}
+
+/// Operators who delete keys and revoke leases take locks away: fences rise all the same, no fenced
+/// update is lost, and holders hear of their loss.
+#[test]
+fn a_campaign_of_operators_on_etcd_is_ordered() {
+    let plan = Plan::new(8, TIME * 2, Promise::Order, PROGRAM).at(Pace::slow());
+    let outcome = campaign::run(&EtcdArena::start(), &EtcdArena::DESTROY, &plan);
     is_kept(&outcome);
     assert!(outcome.verdict.latencies.count() > 0, "somebody heard of a loss");
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tenure::etcd::Etcd;
 use tenure::redis::Redis;
 use tenure::{Error, Guard, Locker};
 use tenure_testkit::dice::Dice;
@@ -70,7 +71,7 @@ pub(crate) fn run(options: Options) {
 }
 
 async fn fight(options: Arc<Options>) {
-    let locker = connect(&options.url).await;
+    let locker = connect(&options.url, options.ttls[0]).await;
     let recorder = Recorder::append_to(&options.history).expect("the history can be written");
     let mut dice = Dice::new(options.seed);
     let mut tasks = tokio::task::JoinSet::new();
@@ -87,7 +88,12 @@ async fn fight(options: Arc<Options>) {
 }
 
 /// Through whatever faults there are already.
-async fn connect(url: &str) -> Locker {
+async fn connect(url: &str, ttl: Duration) -> Locker {
+    if url.starts_with("etcd") {
+        let builder = Etcd::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+        let etcd = builder.connect_later().expect("a sound address");
+        return Locker::builder(etcd).ttl(ttl).build().expect("a sound ttl");
+    }
     if url.starts_with("redis") {
         let builder = Redis::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
         return Locker::new(builder.connect_later().expect("a sound address"));

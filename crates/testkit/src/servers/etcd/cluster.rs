@@ -178,8 +178,14 @@ impl EtcdCluster {
         }
     }
 
-    /// Ends every isolation. What was under way is cut: half a message must not become a whole one.
+    /// Ends the isolation.
     pub fn rejoin(&self, index: usize) {
+        self.reconnect();
+        self.away()[index] = false;
+    }
+
+    /// Ends every isolation. What was under way is cut: half a message must not become a whole one.
+    fn reconnect(&self) {
         for way in &self.ways {
             way.refuse();
             way.cut(Cut::Reset);
@@ -188,7 +194,23 @@ impl EtcdCluster {
             self.ways.iter().all(|way| way.connections().is_empty())
         });
         self.ways.iter().for_each(Proxy::heal);
-        self.away()[index] = false;
+    }
+
+    /// Makes it whole again, whatever was done to it, and waits until every member serves.
+    ///
+    /// # Panics
+    ///
+    /// If they do not in time.
+    pub fn heal(&self) {
+        for index in 0..SIZE {
+            self.members[index].go_on();
+            if !self.members[index].is_running() {
+                self.members[index].start_again();
+            }
+        }
+        self.reconnect();
+        *self.away() = [false; SIZE];
+        self.is_whole();
     }
 
     /// Has another lead; whether it does.

@@ -133,8 +133,10 @@ impl Setup {
         command.args(cluster.iter().map(|(_, state)| format!("--initial-cluster-state={state}")));
         if let Some(tls) = &self.tls {
             command.arg("--cert-file").arg(&tls.cert).arg("--key-file").arg(&tls.key);
-            command.arg("--trusted-ca-file").arg(&tls.ca);
-            command.arg(format!("--client-cert-auth={}", tls.clients_too));
+            if tls.clients_too {
+                // Named at all, it means that clients must show a certificate.
+                command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(&tls.ca);
+            }
         }
         // Some of its parts do not know of the log.
         let log = std::fs::File::options().create(true).append(true).open(self.log());

@@ -139,6 +139,11 @@ impl EtcdServer {
         metrics.is_ok_and(|metrics| metrics.sum("etcd_server_is_leader", "") > 0.0)
     }
 
+    /// Whether its process is there, be it stopped.
+    pub fn is_running(&self) -> bool {
+        self.running().program.is_running()
+    }
+
     /// Stops it in its tracks (`SIGSTOP`): connections stay, nothing is answered.
     pub fn pause(&self) {
         self.running().program.stop();
