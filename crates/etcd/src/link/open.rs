@@ -85,6 +85,22 @@ struct Listening {
     heard: Heard,
 }
 
+impl Listening {
+    fn note(&self, error: &io::Error) {
+        let trouble = Trouble::of_open(&self.address, error);
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+    }
+
+    /// Whoever cuts us off may have said why before, and that is still to be read: who writes waits, and
+    /// who reads ends the connection.
+    fn unless_cut_off<T>(written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match written {
+            Poll::Ready(Err(_)) => Poll::Pending,
+            written => written,
+        }
+    }
+}
+
 impl AsyncRead for Listening {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -93,8 +109,7 @@ impl AsyncRead for Listening {
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if let Poll::Ready(Err(error)) = &read {
-            let trouble = Trouble::of_open(&self.address, error);
-            *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+            self.note(error);
         }
         read
     }
@@ -106,11 +121,11 @@ impl AsyncWrite for Listening {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -122,7 +137,7 @@ impl AsyncWrite for Listening {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write_vectored(cx, parts))
     }
 
     fn is_write_vectored(&self) -> bool {
