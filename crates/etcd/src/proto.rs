@@ -41,6 +41,8 @@ calls! {
 pub(crate) struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub(crate) cluster_id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) member_id: u64,
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
     #[prost(uint64, tag = "4")]
@@ -330,6 +332,8 @@ pub(crate) struct LeaseTimeToLiveRequest {
 
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct LeaseTimeToLiveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<ResponseHeader>,
     /// What is left in whole seconds, rounded down; -1 where there is no such lease.
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,

@@ -196,9 +196,10 @@ impl Seat {
         Sending { seat: self, before: std::mem::replace(&mut state.stray, true) }
     }
 
-    pub(crate) fn created(&self, revision: i64) {
+    /// Its key is there: when it was created, and last written.
+    pub(crate) fn found(&self, created: i64, written: i64) {
         let mut state = self.state();
-        (state.created, state.written) = (revision, revision);
+        (state.created, state.written) = (created, written);
     }
 
     pub(crate) fn set_held(&self) {
