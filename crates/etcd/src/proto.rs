@@ -136,7 +136,7 @@ pub(crate) struct DeleteRangeResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
-    #[prost(oneof = "Op", tags = "1, 2, 3")]
+    #[prost(oneof = "Op", tags = "1, 2, 3, 4")]
     pub(crate) request: Option<Op>,
 }
 
@@ -148,11 +148,13 @@ pub(crate) enum Op {
     Put(PutRequest),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeRequest),
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1, 2, 3")]
+    #[prost(oneof = "Done", tags = "1, 2, 3, 4")]
     pub(crate) response: Option<Done>,
 }
 
@@ -164,6 +166,8 @@ pub(crate) enum Done {
     Put(PutResponse),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeResponse),
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 /// A condition of a transaction: always equality here.
@@ -490,6 +494,14 @@ impl TxnResponse {
 
     pub(crate) fn term(&self) -> u64 {
         self.header.map_or(0, |header| header.raft_term)
+    }
+
+    /// The transaction within the branch that was taken, if there was one.
+    pub(crate) fn inner(self) -> Option<TxnResponse> {
+        self.responses.into_iter().find_map(|done| match done.response {
+            Some(Done::Txn(inner)) => Some(inner),
+            _ => None,
+        })
     }
 
     /// What the ranges of the branch that was taken found, in their order.

@@ -19,8 +19,11 @@ use tenure_core::{Claim, Holder, Sight};
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
-use crate::proto::{Filter, KeyValue, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest};
-use crate::seat::{self, Seat, View};
+use crate::proto::{
+    Filter, KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
+};
+use crate::seat::{self, Now, Seat, View};
+use crate::session::Lasts;
 use crate::sessions::Debt;
 use crate::trouble::{Cause, Trouble};
 use crate::value;
@@ -188,25 +191,18 @@ impl Shared {
             let now = seat.now();
             let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(seat, seat.enter(&now)).await?;
-            let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
-            let mut found = answer.ranges();
-            let (first, second, third) = (found.next(), found.next(), found.next());
-            if done {
-                seat.found(revision, revision);
-                let first = first.and_then(|first| first.kvs.into_iter().next());
-                let last = second.unwrap_or_default();
-                let before = seat::before(&now.name, &last).flatten();
-                let (created, count) = (revision, last.count);
-                return Ok(View { created, revision, term, before, count, first, lasts });
-            }
-            match third.and_then(|mine| mine.kvs.into_iter().next()) {
-                Some(mine) => {
+            match Entered::read(&now, answer, lasts) {
+                Entered::Now(view) => {
+                    seat.found(view.created, view.created);
+                    return Ok(view);
+                }
+                Entered::Before(mine) => {
                     seat.found(mine.create_revision, mine.mod_revision);
                     if let Some(view) = self.look(seat).await? {
                         return Ok(view);
                     }
                 }
-                None => self.see_guard(&now.session, second).await?,
+                Entered::Void(guard) => self.see_guard(&now.session, guard).await?,
             }
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -428,6 +424,42 @@ impl Shared {
         }
         claim.saw(Sight::trouble(trouble.into()));
         Ok(jittered(claim.retry_interval()))
+    }
+}
+
+/// What asking for a place in the queue came to.
+enum Entered {
+    /// It was made now, and this is who is before it.
+    Now(View),
+    /// It was made before.
+    Before(KeyValue),
+    /// The session's own key is not as we knew it, but as it was found.
+    Void(Option<RangeResponse>),
+}
+
+impl Entered {
+    fn read(now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
+        let (revision, term) = (answer.revision(), answer.term());
+        let view =
+            View { created: revision, revision, term, before: None, count: 1, first: None, lasts };
+        if answer.succeeded {
+            return Entered::Now(view);
+        }
+        let inner = answer.inner().unwrap_or_default();
+        let stands = inner.succeeded;
+        let mut found = inner.ranges();
+        let (first, second, third) = (found.next(), found.next(), found.next());
+        // Only what shows our key says who is before it.
+        let before = second.as_ref().and_then(|last| seat::before(&now.name, last));
+        match (stands, before, third.and_then(|mine| mine.kvs.into_iter().next())) {
+            (true, Some(before), _) => {
+                let first = first.and_then(|first| first.kvs.into_iter().next());
+                let count = second.map_or(1, |last| last.count);
+                Entered::Now(View { before, first, count, ..view })
+            }
+            (false, _, Some(mine)) => Entered::Before(mine),
+            _ => Entered::Void(second),
+        }
     }
 }
 
