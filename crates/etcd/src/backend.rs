@@ -276,7 +276,7 @@ impl Shared {
             // If it cannot be told, the server finds out when the ttl is over.
             let _ = self.revoke(session.lease(), &self.calls).await;
         }
-        for Owed { debt, .. } in self.sessions.debts().iter().take(PAID_AT_CLOSE) {
+        for Owed { debt, .. } in self.due_debts().iter().take(PAID_AT_CLOSE) {
             if self.pay_off(debt, &self.calls).await.is_err() {
                 break;
             }

@@ -186,7 +186,7 @@ impl Builder {
         Ok(Etcd::new(self.cluster()?, &self.prefix))
     }
 
-    fn cluster(&self) -> Result<Cluster, Error> {
+    pub(crate) fn cluster(&self) -> Result<Cluster, Error> {
         let place = self.place()?;
         let mut tls = self.tls.clone();
         tls.insecure |= place.insecure;

@@ -3,11 +3,14 @@
 //! In: a lock, and the token that the operator saw. Out: a free lock, and a word for its former holder,
 //! which is kept for as long as its lease could have lasted.
 
+use std::time::Duration;
+
 use tenure_core::backend::{Fault, Loss, Notice, Release};
 use tenure_core::{Key, Token};
 
 use crate::backend::Shared;
 use crate::proto::{Compare, KeyValue, LeaseGrantRequest, Op, RangeRequest, TxnRequest};
+use crate::session::seconds;
 use crate::sessions::Debt;
 use crate::trouble::Trouble;
 use crate::value;
@@ -24,7 +27,7 @@ impl Shared {
         self.refuse_forked()?;
         let by: String = by.chars().take(BY_MAX).collect();
         let Some(held) = self.held_under(key, seen).await? else { return Ok(Release::NotHeld) };
-        let word = self.lease_for_word(held.lease).await?;
+        let (word, ttl) = self.lease_for_word(held.lease).await?;
         let name = held.key.clone();
         let ask = TxnRequest {
             compare: vec![
@@ -38,7 +41,7 @@ impl Shared {
             failure: vec![],
         };
         if !self.calls.call(ask).await?.succeeded {
-            self.sessions.owe(Debt::Revoke(word));
+            self.owe(Debt::Revoke(word, ttl));
             return Ok(Release::NotHeld);
         }
         // For a holder in this process, at once; others watch for the word, or find it.
@@ -57,10 +60,11 @@ impl Shared {
         Ok(first.filter(is_it))
     }
 
-    async fn lease_for_word(&self, held: i64) -> Result<i64, Trouble> {
+    /// A lease that lasts as long as the one that was seen could have.
+    async fn lease_for_word(&self, held: i64) -> Result<(i64, Duration), Trouble> {
         let left = self.ask_what_is_left(held).await?;
         let ttl = left.granted_ttl.max(WORD_MIN);
-        Ok(self.calls.call(LeaseGrantRequest { ttl }).await?.id)
+        Ok((self.calls.call(LeaseGrantRequest { ttl }).await?.id, seconds(ttl)))
     }
 
     /// How these claims ended, for those that an operator took away or that ran out.

@@ -30,6 +30,9 @@ mod link;
 mod version;
 mod trouble;
 mod jitter;
+#[cfg(feature = "bare")]
+#[doc(hidden)]
+pub mod bare;
 
 pub use backend::Etcd;
 pub use builder::{

@@ -62,16 +62,14 @@ impl Shared {
     async fn renew_session(self: Arc<Self>, session: Arc<Session>, due: Vec<Due>, told: Told) {
         let mut rest = Vec::with_capacity(due.len());
         for due in due {
-            // One that was handed to a holder with a longer ttl gets a session that keeps it so long.
-            match due.ttl > session.ttl() && self.lengthen(&due, &told).await {
-                true => {}
-                false => rest.push(due),
+            if !self.moved(&session, &due, &told).await {
+                rest.push(due);
             }
         }
         if rest.is_empty() {
             return;
         }
-        let kept = self.keep_alive(&session, &self.renewals).await;
+        let kept = self.keep_alive_if_due(&session).await;
         for some in rest.chunks(LOOKED_AT_ONCE) {
             let looked = match &kept {
                 Ok(()) => self.renew_some(&session, some, &told).await,
@@ -83,6 +81,15 @@ impl Shared {
         }
     }
 
+    /// Many leases of one session come due one after the other: what has just been kept alive need not
+    /// be again.
+    async fn keep_alive_if_due(&self, session: &Session) -> Result<(), Trouble> {
+        match !session.is_own() && session.is_fresh(self.clock.now()) {
+            true => Ok(()),
+            false => self.keep_alive(session, &self.renewals).await,
+        }
+    }
+
     /// Looks at some locks of a session that was just kept alive.
     async fn renew_some(
         &self,
@@ -91,12 +98,13 @@ impl Shared {
         told: &Told,
     ) -> Result<(), Trouble> {
         for _ in 0..TERMS_MAX {
-            let success: Vec<RequestOp> = some.iter().map(|due| due.seat.check()).collect();
-            let answer = self.read(TxnRequest { success, ..Default::default() }).await?;
+            // Before sending: only what was answered by then is confirmed by what comes back.
             let Some(lasts) = session.lasts(self.clock.now()) else {
                 self.lose(session, Loss::Expired);
                 return Err(self.trouble(Cause::NoLease, "the session has ended", ""));
             };
+            let success: Vec<RequestOp> = some.iter().map(|due| due.seat.check()).collect();
+            let answer = self.read(TxnRequest { success, ..Default::default() }).await?;
             if lasts.term != answer.term() {
                 self.keep_alive(session, &self.renewals).await?;
                 continue;
@@ -118,26 +126,40 @@ impl Shared {
                 let contended = found.count > 1;
                 Renewal::Renewed { term: lasts.as_term(), contended }
             }
-            // It has moved to another session, by a request whose answer was lost: known from now on.
-            Some(kv) if due.seat.found_on(kv.lease) => {
-                let what = self.trouble(Cause::Silent, "the lock was moved meanwhile", "");
-                Renewal::Unknown(what.into())
-            }
             _ => Renewal::Lost(self.why_lost(&due.seat).await),
         };
         let _ = told.send((due.index, answer));
     }
 
-    /// Moves the lock to a session that is long enough; whether it is answered for.
-    async fn lengthen(&self, due: &Due, told: &Told) -> bool {
-        if due.seat.now().stray {
+    /// Sees to a lock that is on its way to another session, or ought to be: one that was handed to a
+    /// holder with a longer ttl is moved to a session that keeps it so long. Whether it is answered for.
+    async fn moved(&self, session: &Session, due: &Due, told: &Told) -> bool {
+        let is_short = due.ttl > session.ttl() && session.lasts(self.clock.now()).is_some();
+        if !is_short && !due.seat.may_have_moved() {
             return false;
         }
-        let moved = self.move_out(&due.seat, due.ttl).await;
+        let settled = self.settle(&due.seat).await;
+        let answer = match settled {
+            Ok(true) if due.seat.session().lease() == session.lease() && is_short => {
+                match self.move_out(&due.seat, due.ttl).await {
+                    Ok(true) => None,
+                    Ok(false) => return false,
+                    Err(trouble) => Some(trouble),
+                }
+            }
+            Ok(true) => None,
+            Ok(false) => return false,
+            Err(trouble) => Some(trouble),
+        };
+        // Where nothing went wrong it hangs on a session that was begun for it.
         let lasts = due.seat.session().lasts(self.clock.now());
-        let (Ok(true), Some(lasts)) = (moved, lasts) else { return false };
-        let term = lasts.as_term();
-        told.send((due.index, Renewal::Renewed { term, contended: false })).is_ok()
+        let answer = match (answer, lasts) {
+            (None, Some(_)) if due.seat.session().lease() == session.lease() => return false,
+            (None, Some(lasts)) => Renewal::Renewed { term: lasts.as_term(), contended: false },
+            (None, None) => return false,
+            (Some(trouble), _) => Renewal::Unknown(trouble.into()),
+        };
+        told.send((due.index, answer)).is_ok()
     }
 
     /// Who took it away, if somebody has left a word.

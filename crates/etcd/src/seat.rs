@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::keys::Keys;
 use crate::proto::{Compare, KeyValue, Op, RangeRequest, RangeResponse, RequestOp, TxnRequest};
-use crate::session::Session;
+use crate::session::{Lasts, Session};
 use crate::value::{self, Author};
 
 /// All seats of this process, by token.
@@ -69,6 +69,8 @@ struct State {
     perhaps: Option<Arc<Session>>,
     /// The revision at which the key was created; zero if that is not known.
     created: i64,
+    /// The revision at which the key was last written by us; zero if that is not known.
+    written: i64,
     /// Whether it was ever asked for.
     sent: bool,
     /// Whether a request may still be carried out that would create the key.
@@ -85,6 +87,7 @@ pub(crate) struct Now {
     pub(crate) session: Arc<Session>,
     pub(crate) session_key: Bytes,
     pub(crate) created: i64,
+    pub(crate) written: i64,
     pub(crate) sent: bool,
     pub(crate) stray: bool,
     pub(crate) given_back: Option<bool>,
@@ -102,6 +105,8 @@ pub(crate) struct View {
     pub(crate) count: i64,
     /// The oldest claim, where it was read.
     pub(crate) first: Option<KeyValue>,
+    /// What was known of the session before this was asked for, and so is confirmed by it.
+    pub(crate) lasts: Option<Lasts>,
 }
 
 impl Seat {
@@ -122,7 +127,8 @@ impl Seat {
         let queue = keys.queue(claim.key());
         let seat = Self::of(keys, claim, session, queue, found.key, found.value);
         let mut state = seat.state();
-        (state.created, state.sent, state.held) = (found.create_revision, true, true);
+        (state.created, state.written) = (found.create_revision, found.mod_revision);
+        (state.sent, state.held) = (true, true);
         drop(state);
         seat
     }
@@ -141,6 +147,7 @@ impl Seat {
             session,
             perhaps: None,
             created: 0,
+            written: 0,
             sent: false,
             stray: false,
             held: false,
@@ -167,6 +174,7 @@ impl Seat {
             session: state.session.clone(),
             session_key: state.session_key.clone(),
             created: state.created,
+            written: state.written,
             sent: state.sent,
             stray: state.stray,
             given_back: state.given_back,
@@ -189,7 +197,8 @@ impl Seat {
     }
 
     pub(crate) fn created(&self, revision: i64) {
-        self.state().created = revision;
+        let mut state = self.state();
+        (state.created, state.written) = (revision, revision);
     }
 
     pub(crate) fn set_held(&self) {
@@ -211,18 +220,34 @@ impl Seat {
         self.state().perhaps = Some(session);
     }
 
-    /// Its key hangs on `lease`: whether that is a session of ours.
-    pub(crate) fn found_on(&self, lease: i64) -> bool {
+    /// Whether it is not known to which session its key has moved.
+    pub(crate) fn may_have_moved(&self) -> bool {
+        self.state().perhaps.is_some()
+    }
+
+    /// Its key was written at `revision`, on the session that it has: it has not moved, and will not. The
+    /// session that it might have moved to.
+    pub(crate) fn stays(&self, revision: i64) -> Option<Arc<Session>> {
         let mut state = self.state();
-        if state.session.lease() == lease {
-            return true;
-        }
+        state.written = revision;
+        state.perhaps.take()
+    }
+
+    /// Its key was written at `revision`, by the request that moved it to `session`.
+    pub(crate) fn moved(&self, session: &Arc<Session>, revision: i64) {
+        let mut state = self.state();
+        (state.session, state.perhaps, state.written) = (session.clone(), None, revision);
+    }
+
+    /// Its key hangs on `lease` since `written`: whether that is a session of ours.
+    pub(crate) fn found_on(&self, lease: i64, written: i64) -> bool {
+        let mut state = self.state();
         match state.perhaps.take_if(|session| session.lease() == lease) {
             Some(session) => {
-                state.session = session;
+                (state.session, state.written) = (session, written);
                 true
             }
-            None => false,
+            None => state.session.lease() == lease,
         }
     }
 
@@ -275,12 +300,13 @@ impl Seat {
         self.if_ours(keys, now, success)
     }
 
-    /// Hangs the key on `lease`. Its place in the queue and its fence stay.
+    /// Hangs the key on `lease`, if nobody has written it since we did. Its place in the queue and its
+    /// fence stay. With the lease that it has, it shuts out every such request that was sent before.
     pub(crate) fn move_to(&self, keys: &Keys, now: &Now, lease: i64) -> TxnRequest {
         let moved = Op::put(now.name.clone(), self.value.clone(), lease);
-        let mut success = vec![moved];
-        success.extend(now.shut_out_strays());
-        self.if_ours(keys, now, success)
+        let mut ask = self.if_ours(keys, now, vec![moved]);
+        ask.compare.push(Compare::modified(now.name.clone(), now.written));
+        ask
     }
 
     /// Deletes the key, whether it is there or not, and shuts out what would still create it.

@@ -13,8 +13,9 @@
 //!
 //! A claim that asks with a request whose answer never comes could be granted late, by a request that
 //! is carried out after the claim was undone, and would be held for as long as the session lives. So each
-//! such request is bound to the state of the session's own key, which undoing such a claim changes: the
-//! [`guard`](Session::guard).
+//! such request is bound to the revision of the session's own key, which undoing such a claim changes: the
+//! [`guard`](Session::guard). The key is there from the start: were it not, its deletion by an operator
+//! would let in again what was shut out.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,8 @@ use crate::proto::LeaseGrantResponse;
 /// It is kept alive when so much of its ttl has passed: well before those who hold a lock on it want
 /// it renewed, which is at a third, so that a lock that is taken is not due at once.
 const KEEP_AFTER: u32 = 5;
+/// For this share of its ttl it counts as just kept alive.
+const FRESH: u32 = 10;
 /// The pause after a keep-alive that was not answered, as a share of the ttl, within these bounds.
 const RETRY_AFTER: u32 = 20;
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -56,6 +59,8 @@ pub(crate) struct Session {
     /// Whether we keep it alive by ourselves: while somebody waits on it, or if it is shared.
     kept: AtomicBool,
     ended: CancellationToken,
+    /// The server has been told that it ended, and has said so.
+    revoked: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -93,8 +98,10 @@ impl Session {
     pub(crate) fn of(lease: i64, kind: Kind, ttl: Duration, lasts: Lasts) -> Self {
         let Lasts { from, ttl: granted, term } = lasts;
         let state = State { from, ttl: granted, term, retry: from, loss: None };
-        let (state, guard, ended) = (Mutex::new(state), AtomicI64::new(0), Default::default());
-        Session { lease, kind, ttl, state, guard, kept: (kind == Kind::Shared).into(), ended }
+        let (state, guard) = (Mutex::new(state), AtomicI64::new(0));
+        let (ended, revoked) = Default::default();
+        let kept = AtomicBool::new(kind == Kind::Shared);
+        Session { lease, kind, ttl, state, guard, kept, ended, revoked }
     }
 
     pub(crate) fn lease(&self) -> i64 {
@@ -110,7 +117,8 @@ impl Session {
         self.ttl
     }
 
-    /// The revision at which the session's own key was last changed; zero if it never was.
+    /// The revision at which the session's own key was last changed; zero for one that has none, since
+    /// it ends with its only claim.
     pub(crate) fn guard(&self) -> i64 {
         self.guard.load(Ordering::Acquire)
     }
@@ -146,6 +154,15 @@ impl Session {
         true
     }
 
+    /// The server knows nothing of it any more, nor of what hung on it.
+    pub(crate) fn set_revoked(&self) {
+        self.revoked.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
     /// Waits for its end.
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
@@ -175,6 +192,12 @@ impl Session {
             (state.from, state.ttl, state.term) = (lasts.from, lasts.ttl, lasts.term);
         }
         true
+    }
+
+    /// Whether it was kept alive a moment ago.
+    pub(crate) fn is_fresh(&self, now: Time) -> bool {
+        let state = self.state();
+        now < state.from.after(state.ttl / FRESH)
     }
 
     /// A keep-alive was not answered: when to try again.

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::Claim;
 use tenure_core::backend::{Loss, Notice};
 use tenure_core::time::Time;
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::backend::Shared;
 use crate::link::Link;
-use crate::proto::{LeaseGrantRequest, LeaseRevokeRequest};
+use crate::proto::{LeaseGrantRequest, LeaseRevokeRequest, Op, RangeResponse, TxnRequest};
 use crate::seat::Seat;
 use crate::session::{Kind, Lasts, Session, seconds, whole_seconds};
 use crate::trouble::{Cause, Trouble};
@@ -42,6 +43,8 @@ struct State {
 pub(crate) struct Owed {
     pub(crate) debt: Debt,
     pub(crate) not_before: Time,
+    /// When the server has done it by itself.
+    pub(crate) until: Time,
 }
 
 /// How long the session of a single lock outlives it: whoever watches tells by that whether the lock was
@@ -51,17 +54,20 @@ const AFTERLIFE: Duration = Duration::from_secs(2);
 /// Something that is to be undone at the server, however long that takes.
 #[derive(Clone, Debug)]
 pub(crate) enum Debt {
-    /// A lease that nothing of ours hangs on any more.
-    Revoke(i64),
+    /// A lease that nothing of ours hangs on any more, and how long it was for.
+    Revoke(i64, Duration),
     /// A claim that was given up.
     Undo(Arc<Seat>),
+    /// A lock that was given back, or is to be kept closed until then.
+    Release(Arc<Seat>, Option<Time>),
 }
 
 impl Debt {
     fn is(&self, other: &Debt) -> bool {
         match (self, other) {
-            (Debt::Revoke(one), Debt::Revoke(other)) => one == other,
+            (Debt::Revoke(one, _), Debt::Revoke(other, _)) => one == other,
             (Debt::Undo(one), Debt::Undo(other)) => Arc::ptr_eq(one, other),
+            (Debt::Release(one, _), Debt::Release(other, _)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -119,21 +125,27 @@ impl Sessions {
         state.shared.take_if(|known| Arc::ptr_eq(known, session));
     }
 
-    pub(crate) fn owe(&self, debt: Debt) {
-        self.owe_later(debt, Time::from_nanos(0));
-    }
-
-    pub(crate) fn owe_later(&self, debt: Debt, not_before: Time) {
+    /// Has it done, from `not_before` on.
+    fn owe(&self, debt: Debt, not_before: Time) {
+        let until = match &debt {
+            // A new leader gives every lease its whole ttl again.
+            Debt::Revoke(_, ttl) => not_before.after(ttl.saturating_mul(2)),
+            // On a session that lives on, nobody else does it.
+            Debt::Undo(_) | Debt::Release(..) => Time::NEVER,
+        };
         let mut state = self.state();
         if !state.debts.iter().any(|known| known.debt.is(&debt)) {
-            state.debts.push(Owed { debt, not_before });
+            state.debts.push(Owed { debt, not_before, until });
         }
         drop(state);
         self.owed.notify_one();
     }
 
-    pub(crate) fn debts(&self) -> Vec<Owed> {
-        self.state().debts.clone()
+    /// What is owed, without what the server has done by itself meanwhile.
+    pub(crate) fn debts(&self, now: Time) -> Vec<Owed> {
+        let mut state = self.state();
+        state.debts.retain(|owed| now < owed.until);
+        state.debts.clone()
     }
 
     pub(crate) fn paid(&self, debt: &Debt) {
@@ -172,7 +184,34 @@ impl Shared {
         if answer.id == 0 || answer.ttl <= 0 {
             return Err(self.trouble(Cause::Refused, "no lease was granted", &answer.error));
         }
-        Ok(self.sessions.add(Session::new(kind, ttl, from, &answer)))
+        let session = Session::new(kind, ttl, from, &answer);
+        if kind == Kind::Shared {
+            self.renew_guard(&session).await?;
+        }
+        Ok(self.sessions.add(session))
+    }
+
+    /// Writes the session's own key: from now on everything fails that was sent before.
+    pub(crate) async fn renew_guard(&self, session: &Session) -> Result<(), Trouble> {
+        let key = self.keys.session(session.lease());
+        let success = vec![Op::put(key, Bytes::new(), session.lease())];
+        let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
+        session.guard_moved(answer.revision());
+        Ok(())
+    }
+
+    /// An attempt was void because the session's own key has changed, as it was found to have. One that
+    /// somebody has deleted is written anew.
+    pub(crate) async fn see_guard(
+        &self,
+        session: &Session,
+        found: Option<RangeResponse>,
+    ) -> Result<(), Trouble> {
+        match found.and_then(|found| found.kvs.first().map(|kv| kv.mod_revision)) {
+            Some(revision) => session.guard_moved(revision),
+            None => self.renew_guard(session).await?,
+        }
+        Ok(())
     }
 
     /// Asks the server to keep a session alive, on `link`.
@@ -204,11 +243,16 @@ impl Shared {
         if !session.end(loss.clone()) {
             return;
         }
-        self.sessions.owe(Debt::Revoke(session.lease()));
+        self.owe(Debt::Revoke(session.lease(), session.ttl()));
         for seat in self.seats.held_on(session) {
             let (key, token, loss) = (seat.key.clone(), seat.token, loss.clone());
             self.tell(Notice::Lost { key, token, loss });
         }
+    }
+
+    /// Has it done as soon as that can be.
+    pub(crate) fn owe(&self, debt: Debt) {
+        self.sessions.owe(debt, self.clock.now());
     }
 
     /// Ends a session that nothing hangs on any more.
@@ -216,7 +260,7 @@ impl Shared {
         if session.is_own() && session.end(Loss::Session) {
             self.sessions.forget(session);
             let later = self.clock.now().after(AFTERLIFE);
-            self.sessions.owe_later(Debt::Revoke(session.lease()), later);
+            self.sessions.owe(Debt::Revoke(session.lease(), session.ttl()), later);
         }
     }
 

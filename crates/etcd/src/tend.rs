@@ -73,17 +73,15 @@ impl Shared {
     /// Undoes what was left undone, for as long as that takes.
     async fn pay(self: Arc<Self>) {
         loop {
-            let now = self.clock.now();
-            for Owed { debt, .. } in
-                self.sessions.debts().into_iter().filter(|o| o.not_before <= now)
-            {
+            for Owed { debt, .. } in self.due_debts() {
                 if self.pay_off(&debt, &self.renewals).await.is_ok() {
                     self.sessions.paid(&debt);
                 }
             }
             // What could not be paid now is tried again after a pause.
             let again = self.clock.now().after(jittered(PAY_EVERY));
-            let next = self.sessions.debts().iter().map(|owed| owed.not_before.max(again)).min();
+            let left = self.sessions.debts(self.clock.now());
+            let next = left.iter().map(|owed| owed.not_before.max(again)).min();
             tokio::select! {
                 () = self.sessions.owed.notified() => {}
                 () = self.clock.sleep_until(next.unwrap_or(Time::NEVER)) => {}
@@ -91,10 +89,18 @@ impl Shared {
         }
     }
 
+    pub(crate) fn due_debts(&self) -> Vec<Owed> {
+        let now = self.clock.now();
+        let mut owed = self.sessions.debts(now);
+        owed.retain(|owed| owed.not_before <= now);
+        owed
+    }
+
     pub(crate) async fn pay_off(&self, debt: &Debt, link: &Link) -> Result<(), Trouble> {
         match debt {
-            Debt::Revoke(lease) => self.revoke(*lease, link).await,
+            Debt::Revoke(lease, _) => self.revoke(*lease, link).await,
             Debt::Undo(seat) => self.undo(seat, link).await,
+            Debt::Release(seat, closed) => self.release_late(seat, *closed).await,
         }
     }
 

@@ -129,23 +129,9 @@ impl Trouble {
         Self::new(Cause::Refused, address, format_args!("{what}: {error}"))
     }
 
-    /// Reads an error of the first request on a connection. A server that wants a certificate of ours
-    /// says so after the handshake, in the place of an answer.
+    /// Reads an error of the first requests on a connection: nothing that matters was asked.
     pub(crate) fn of_first(address: &dyn fmt::Display, status: &Status) -> Self {
-        let mut source = status.source();
-        while let Some(error) = source {
-            if let Some(io) = error.downcast_ref::<io::Error>()
-                && let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref())
-            {
-                return Self::of_tls(address, tls);
-            }
-            if let Some(tls) = error.downcast_ref::<rustls::Error>() {
-                return Self::of_tls(address, tls);
-            }
-            source = error.source();
-        }
         match Self::of_status(address, status) {
-            // Nothing that matters was asked.
             Trouble { cause: Cause::Cut, message } => Trouble { cause: Cause::Down, message },
             trouble => trouble,
         }

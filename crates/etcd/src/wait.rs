@@ -19,9 +19,7 @@ use tenure_core::{Claim, Holder, Sight};
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
-use crate::proto::{
-    Filter, KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
-};
+use crate::proto::{Filter, KeyValue, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest};
 use crate::seat::{self, Seat, View};
 use crate::sessions::Debt;
 use crate::trouble::{Cause, Trouble};
@@ -82,6 +80,7 @@ impl Shared {
         let seat = self.seat(claim).await?;
         for _ in 0..VOID_MAX {
             let now = seat.now();
+            let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(&seat, seat.try_it(&now)).await?;
             let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
             let mut found = answer.ranges();
@@ -92,12 +91,13 @@ impl Shared {
                 Some(first) if first.key == now.name => first.create_revision,
                 Some(first) => return Ok(Attempt::Held(Box::new(self.give_way(&seat, &first)?))),
                 None => {
-                    now.session.guard_moved(guard_revision(guard));
+                    self.see_guard(&now.session, guard).await?;
                     continue;
                 }
             };
             seat.created(created);
-            let view = View { created, revision, term, before: None, count: 1, first: None };
+            let (before, first, count) = (None, None, 1);
+            let view = View { created, revision, term, before, count, first, lasts };
             return Ok(Attempt::Granted(self.confirmed(claim, &seat, view).await?));
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -107,7 +107,7 @@ impl Shared {
     fn give_way(&self, seat: &Arc<Seat>, first: &KeyValue) -> Result<Holder, Stop> {
         match seat.now().stray {
             // An earlier request may yet find the lock free.
-            true => self.sessions.owe(Debt::Undo(seat.clone())),
+            true => self.owe(Debt::Undo(seat.clone())),
             false => {
                 self.seats.remove(seat.token);
                 self.let_end(&seat.session());
@@ -175,6 +175,7 @@ impl Shared {
     async fn enter(&self, seat: &Seat) -> Result<View, Stop> {
         for _ in 0..VOID_MAX {
             let now = seat.now();
+            let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(seat, seat.enter(&now)).await?;
             let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
             let mut found = answer.ranges();
@@ -185,7 +186,7 @@ impl Shared {
                 let last = second.unwrap_or_default();
                 let before = seat::before(&now.name, &last).flatten();
                 let (created, count) = (revision, last.count);
-                return Ok(View { created, revision, term, before, count, first });
+                return Ok(View { created, revision, term, before, count, first, lasts });
             }
             match third.and_then(|mine| mine.kvs.into_iter().next()) {
                 Some(mine) => {
@@ -194,7 +195,7 @@ impl Shared {
                         return Ok(view);
                     }
                 }
-                None => now.session.guard_moved(guard_revision(second)),
+                None => self.see_guard(&now.session, second).await?,
             }
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -203,12 +204,13 @@ impl Shared {
     /// Who is right before us; `None` if our key is not there any more.
     pub(crate) async fn look(&self, seat: &Seat) -> Result<Option<View>, Stop> {
         let now = seat.now();
+        let lasts = now.session.lasts(self.clock.now());
         let found = self.calls.call(seat.look(now.created)).await?;
         let header = found.header.unwrap_or_default();
         let (revision, term) = (header.revision, header.raft_term);
         let view = seat::before(&now.name, &found).map(|before| {
             let (created, count) = (now.created, found.count);
-            View { created, revision, term, before, count, first: None }
+            View { created, revision, term, before, count, first: None, lasts }
         });
         Ok(view)
     }
@@ -275,7 +277,7 @@ impl Shared {
         waited: bool,
     ) -> Result<Option<Grant>, Stop> {
         let (session, now) = (seat.session(), self.clock.now());
-        let Some(lasts) = session.lasts(now) else {
+        let (Some(_), Some(lasts)) = (session.lasts(now), view.lasts) else {
             self.lose(&session, Loss::Expired);
             return Err(Stop::Fault(session_expired(claim.key())));
         };
@@ -405,11 +407,6 @@ impl Shared {
 #[derive(Default)]
 struct Patience {
     down_since: Option<Time>,
-}
-
-/// The revision at which the session's own key was last changed.
-fn guard_revision(found: Option<RangeResponse>) -> i64 {
-    found.and_then(|found| found.kvs.first().map(|kv| kv.mod_revision)).unwrap_or(0)
 }
 
 /// t30: never "acquired".

@@ -13,6 +13,8 @@
 
 mod cluster;
 mod open;
+#[cfg(feature = "bare")]
+pub(crate) mod bare;
 
 use std::future::Future;
 use std::pin::pin;

@@ -18,9 +18,9 @@ use http::uri::PathAndQuery;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -39,6 +39,8 @@ use crate::url::Address;
 const HEAD_START: Duration = Duration::from_millis(150);
 /// The largest answer that is read: a page of locks with the longest notes.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
+/// How long a connection that broke is given to say why.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// What the token of a login is sent as.
 const TOKEN: &str = "token";
 
@@ -46,6 +48,9 @@ const TOKEN: &str = "token";
 trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
+/// What drives a connection, and in the end says what went wrong with it.
+type Driver = JoinHandle<Result<(), hyper::Error>>;
 
 /// A connection to one member.
 pub(crate) struct Live {
@@ -67,6 +72,76 @@ impl fmt::Debug for Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.gone.cancel();
+    }
+}
+
+/// What a stream broke with. The layers above keep the words of it, not the meaning.
+type Heard = Arc<Mutex<Option<Trouble>>>;
+
+/// A stream that notes what it broke with.
+struct Listening {
+    stream: Box<dyn Duplex>,
+    address: Address,
+    heard: Heard,
+}
+
+impl Listening {
+    fn note(&self, error: &io::Error) {
+        let trouble = Trouble::of_open(&self.address, error);
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+    }
+
+    /// Whoever cuts us off may have said why before, and that is still to be read: who writes waits, and
+    /// who reads ends the connection.
+    fn unless_cut_off<T>(written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match written {
+            Poll::Ready(Err(_)) => Poll::Pending,
+            written => written,
+        }
+    }
+}
+
+impl AsyncRead for Listening {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Poll::Ready(Err(error)) = &read {
+            self.note(error);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Listening {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }
 
@@ -128,7 +203,9 @@ async fn connect_to(cluster: Arc<Cluster>, member: usize) -> Result<Live, Troubl
         encrypted(&cluster, name, tcp).await
     };
     let stream = open.await.map_err(|error| Trouble::of_open(&address, &error))?;
-    let http = speak(stream).await.map_err(|error| {
+    let heard = Heard::default();
+    let stream = Listening { stream, address: address.clone(), heard: heard.clone() };
+    let (http, driver) = speak(stream).await.map_err(|error| {
         Trouble::new(Cause::Down, &address, format_args!("cannot connect: {error}"))
     })?;
     let live = Live {
@@ -139,8 +216,21 @@ async fn connect_to(cluster: Arc<Cluster>, member: usize) -> Result<Live, Troubl
         token: Mutex::default(),
         gone: CancellationToken::new(),
     };
-    live.introduce(&cluster).await?;
-    Ok(live)
+    match live.introduce(&cluster).await {
+        Ok(()) => Ok(live),
+        Err(trouble) if trouble.is_of_the_member() => {
+            Err(last_words(driver, &heard, trouble).await)
+        }
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// A server that wants another certificate of ours says so after the handshake, in the place of an
+/// answer: whoever drives the connection has heard it.
+async fn last_words(driver: Driver, heard: &Heard, trouble: Trouble) -> Trouble {
+    let _ = tokio::time::timeout(LAST_WORDS, driver).await;
+    let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+    heard.filter(Trouble::is_final).unwrap_or(trouble)
 }
 
 async fn encrypted(
@@ -158,16 +248,12 @@ async fn encrypted(
 }
 
 /// Speaks HTTP/2 on the stream, driven by a task of this runtime until nobody has the other end.
-async fn speak(stream: Box<dyn Duplex>) -> Result<http2::SendRequest<Body>, hyper::Error> {
+async fn speak(stream: Listening) -> Result<(http2::SendRequest<Body>, Driver), hyper::Error> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     // An answer of many locks comes in one go.
     builder.initial_stream_window_size(1 << 20).initial_connection_window_size(1 << 20);
     let (http, connection) = builder.handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(async move {
-        // Whoever has a request under way is told what went wrong; nobody else wants to know.
-        let _ = connection.await;
-    });
-    Ok(http)
+    Ok((http, tokio::spawn(connection)))
 }
 
 /// Only its form matters: the server does not look at it.
