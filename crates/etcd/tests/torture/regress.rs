@@ -9,8 +9,8 @@ use tenure_testkit::servers::proxy::{Cut, Deed, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{
-    LONG, SHORT, TIMEOUT, claim, claims, claims_are, etcd, granted, lease_of, locker, of_ttl,
-    proxied, through,
+    LONG, SHORT, TIMEOUT, claim, claims, claims_are, etcd, granted, locker, of_ttl, proxied,
+    through,
 };
 
 /// What an operator tidies up is not what a session stands on: with its own key deleted, locks are had
@@ -68,32 +68,66 @@ async fn a_closing_whose_answer_is_lost() {
     }
 }
 
-/// A lock that was to be moved to a longer session, by a request that is held up: whatever becomes of
-/// that, what is said to be held is held, and what is given back is gone.
+/// A lock that is to be moved to a longer session, by a request that the network holds up until after
+/// renewals on the old one, and then nothing gets through any more: what is said to be held is held, to
+/// the end.
 #[tokio::test]
-async fn a_move_that_is_held_up() {
+async fn a_move_that_is_carried_out_late() {
     let (server, proxy) = proxied();
-    let a = of_ttl(&through(&proxy), SHORT).await;
+    let (ttl, longer) = (Duration::from_secs(4), Duration::from_secs(5));
+    let a = of_ttl(&through(&proxy), ttl).await;
     let first = a.lock("k").label("mover").await.unwrap();
     // The next holder in this process wants it for longer: it has to move.
-    let second = tokio::spawn(a.lock("k").ttl(SHORT * 2).into_future());
-    lapse(Duration::from_millis(50)).await;
-    let before = lease_of(&claims(&server, "k")[0]).to_owned();
-    let slow = Deed::Delay(TIMEOUT * 3);
-    proxy.rule(Rule::on(Way::Requests, slow).containing("mover").once());
+    let second = tokio::spawn(a.lock("k").ttl(longer).into_future());
+    lapse(Duration::from_millis(100)).await;
+    let late = Duration::from_secs(3);
+    proxy.rule(Rule::on(Way::Requests, Deed::Delay(late)).containing("mover").once());
+    let at = Instant::now();
     first.release().await.unwrap();
-    let second = within("the hand-over", second).await.unwrap();
-    if let Ok(guard) = second {
-        let end = Instant::now() + SHORT * 3;
-        while Instant::now() < end {
-            let there = !claims(&server, "k").is_empty();
-            assert!(there || !guard.is_held(), "it believes in a lock that is gone");
-            lapse(Duration::from_millis(50)).await;
-        }
-        drop(guard);
+    let guard = within("the hand-over", second).await.unwrap();
+    if let Ok(guard) = guard {
+        holds_what_it_says(&server, &guard, late + TIMEOUT.saturating_sub(at.elapsed())).await;
+        proxy.black_hole(&[Way::Requests, Way::Replies]);
+        holds_what_it_says(&server, &guard, longer + Duration::from_secs(2)).await;
+        assert!(!guard.is_held());
     }
-    claims_are(&server, "k", 0).await;
-    assert!(!before.is_empty());
+}
+
+/// For `time`, as long as the guard says that it holds `k`, the server says so too.
+async fn holds_what_it_says(server: &EtcdServer, guard: &tenure_core::Guard, time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        let gone = claims(server, "k").is_empty();
+        assert!(!gone || !guard.is_held(), "it believes in a lock that is gone");
+        lapse(Duration::from_millis(20)).await;
+    }
+}
+
+/// A lock that is to be moved, by a request that is lost: given back, it is gone.
+#[tokio::test]
+async fn a_move_that_is_lost() {
+    for way in [Way::Requests, Way::Replies] {
+        let (server, proxy) = proxied();
+        let a = of_ttl(&through(&proxy), SHORT).await;
+        let first = a.lock("k").label("mover").await.unwrap();
+        let second = tokio::spawn(a.lock("k").ttl(LONG).into_future());
+        lapse(Duration::from_millis(100)).await;
+        let moving = Rule::on(Way::Requests, Deed::Delay(Duration::ZERO)).containing("mover");
+        proxy.rule(match way {
+            Way::Requests => Rule::on(way, Deed::End(Cut::Reset)).containing("mover").once(),
+            Way::Replies => moving.once(),
+        });
+        let struck = proxy.struck();
+        first.release().await.unwrap();
+        if way == Way::Replies {
+            eventually("it to move", || async { proxy.struck() > struck }).await;
+            proxy.cut(Cut::Reset);
+        }
+        if let Ok(guard) = within("the hand-over", second).await.unwrap() {
+            let _ = within("an answer", guard.release()).await;
+        }
+        claims_are(&server, "k", 0).await;
+    }
 }
 
 /// The same below the engine, with every moment at which the answer can be lost.
