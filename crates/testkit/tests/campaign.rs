@@ -20,7 +20,10 @@ fn is_kept(outcome: &Outcome) {
     println!("{outcome}");
     outcome.assert_kept();
     assert!(outcome.verdict.grants > 50, "too little happened to prove anything");
-    assert!(outcome.faults.values().sum::<u64>() > 10, "too little went wrong to prove anything");
+    // At a slow pace each takes seconds.
+    let least = if outcome.pace.lingers { 5 } else { 10 };
+    let faults = outcome.faults.values().sum::<u64>();
+    assert!(faults > least, "too little went wrong to prove anything");
 }
 
 /// A1, A5, A19, A22: under faults of clients, network and a server that keeps its data, nobody

@@ -20,3 +20,4 @@ mod input;
 mod rights;
 mod tls;
 mod version;
+mod regress;

@@ -14,8 +14,8 @@ use crate::process::Program;
 use crate::register::{FileRegister, Tally};
 use crate::wait::{DEADLINE, pass};
 
-/// How long a contender is stopped: some longer than any ttl.
-const STOPPED: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(2_500)];
+/// The least that a contender is stopped for.
+const STOPPED_LEAST: Duration = Duration::from_millis(10);
 /// How often a register is looked at while it is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -101,7 +101,8 @@ impl Field {
             return "client killed";
         }
         self.programs[victim].1.stop();
-        pass(dice.between(STOPPED[0], STOPPED[1]));
+        // Some for longer than any ttl.
+        pass(dice.between(STOPPED_LEAST, self.plan.pace.longest() * 5 / 3));
         self.programs[victim].1.go_on();
         "client stopped"
     }

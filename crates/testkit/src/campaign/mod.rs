@@ -182,6 +182,7 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
     let end = Instant::now() + plan.time;
     let mut server_dice = Dice::new(dice.roll());
     let (counts, reached, leftovers) = std::thread::scope(|scope| {
+        let _over = Ending(&over);
         scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
         let striking = scope.spawn(|| {
             let mut strike = Strike::new(&mut server_dice, &plan.keys, &recorder);
@@ -192,11 +193,18 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
         arena.heal();
         let reached = field.all_move_again(plan.pace.patience());
         field.end();
-        let leftovers = leftovers(arena, plan);
-        over.store(true, Ordering::Relaxed);
-        (counts, reached, leftovers)
+        (counts, reached, leftovers(arena, plan))
     });
     outcome(plan, &field, counts, reached, leftovers, &watch)
+}
+
+/// Ends the watch, also when something unexpected ends the campaign.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn outcome(

@@ -162,8 +162,9 @@ impl Contender {
         if self.options.brisk && !self.dice.one_in(2_000) {
             return Duration::ZERO;
         }
-        let most = if self.dice.one_in(25) { 1_000 } else { 4 };
-        self.dice.between(Duration::ZERO, Duration::from_millis(most))
+        let longest = self.options.ttls.iter().max().copied().unwrap_or_default();
+        let most = if self.dice.one_in(25) { longest * 2 / 3 } else { Duration::from_millis(4) };
+        self.dice.between(Duration::ZERO, most)
     }
 }
 

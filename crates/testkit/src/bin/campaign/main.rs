@@ -130,7 +130,12 @@ fn on_etcd(options: &Run, kind: Kind) -> bool {
     let plan = |promise| plan(options, promise).at(Pace::slow());
     match kind {
         Kind::Keep => is_kept(&arena, &EtcdArena::KEEP, &plan(Promise::Everything)),
-        Kind::Stall => is_kept(&arena, &EtcdArena::STALL, &plan(arena.stalled())),
+        Kind::Stall => {
+            let kept = is_kept(&arena, &EtcdArena::STALL, &plan(arena.stalled()));
+            let usurped = arena.usurped();
+            println!("{usurped} leases ended by members that did not lead (etcd issue 15247)");
+            kept
+        }
         Kind::Destroy => is_kept(&arena, &EtcdArena::DESTROY, &plan(Promise::Order)),
     }
 }

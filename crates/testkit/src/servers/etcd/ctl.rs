@@ -80,9 +80,13 @@ impl EtcdServer {
     ///
     /// As [`ctl`](Self::ctl).
     pub fn revision(&self) -> u64 {
-        let said = self.ctl(&["get", "--write-out=json", "revision"]);
-        let said: serde_json::Value = serde_json::from_str(&said).expect("an answer in JSON");
-        said["header"]["revision"].as_u64().expect("a revision")
+        self.try_revision().expect("the server tells its revision")
+    }
+
+    fn try_revision(&self) -> Option<u64> {
+        let said = self.try_ctl(&["get", "--write-out=json", "revision"]).ok()?;
+        let said: serde_json::Value = serde_json::from_str(&said).ok()?;
+        said["header"]["revision"].as_u64()
     }
 
     /// Makes it forget all that was before now.
@@ -92,6 +96,12 @@ impl EtcdServer {
     /// As [`ctl`](Self::ctl).
     pub fn compact(&self) {
         self.ctl(&["compact", &self.revision().to_string()]);
+    }
+
+    /// The same, on a server that may be losing its leader; whether it did.
+    pub fn try_compact(&self) -> bool {
+        let revision = self.try_revision().map(|revision| revision.to_string());
+        revision.is_some_and(|revision| self.try_ctl(&["compact", &revision]).is_ok())
     }
 
     /// The names of all keys that start with `prefix`.

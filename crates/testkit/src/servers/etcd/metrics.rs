@@ -75,6 +75,11 @@ impl Metrics {
         whole(self.sum("etcd_debugging_mvcc_current_revision", ""))
     }
 
+    /// How many leases this member has ended because their time was over, as a leader does.
+    pub fn leases_ended(&self) -> u64 {
+        whole(self.sum("etcd_debugging_server_lease_expired_total", ""))
+    }
+
     /// How many watches there are.
     pub fn watchers(&self) -> u64 {
         whole(self.sum("etcd_debugging_mvcc_watcher_total", ""))
