@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::report::{Figure, Report};
-use crate::{embedded, redis};
+use crate::{embedded, etcd, redis};
 
 /// Fewer rounds have no median to speak of.
 const ROUNDS_DEFAULT: u32 = 20;
@@ -74,6 +74,7 @@ pub struct Bench {
 enum Place {
     Embedded,
     Redis(String),
+    Etcd(String),
 }
 
 /// How far a run has come.
@@ -96,6 +97,7 @@ impl Bench {
         let place = match (scheme, url) {
             (None | Some("memory" | "file"), _) => Place::Embedded,
             (Some(scheme), Some(url)) if redis::is_redis(scheme) => Place::Redis(url.into()),
+            (Some(scheme), Some(url)) if etcd::is_etcd(scheme) => Place::Etcd(url.into()),
             (Some(scheme), _) => {
                 return Err(Error::Usage(format!("`{scheme}:` has no bench yet")));
             }
@@ -151,6 +153,14 @@ impl Bench {
                 // Whatever happened; the first trouble is the one to tell.
                 let cleared = site.clear().await;
                 report.and_then(|report| cleared.map(|()| report))
+            }
+            Place::Etcd(url) => {
+                let entries = self.wanted(etcd::ENTRIES)?;
+                let site = etcd::Site::connect(url).await?;
+                let measure = async |run: &Run<'_>, kind| etcd::measure(run, &site, kind).await;
+                let report = self.run_all("etcd", &entries, (stop, progress), measure).await;
+                site.clear().await;
+                report
             }
         }
     }

@@ -6,12 +6,16 @@
 //! Medians of interleaved rounds, so that a busy machine hits both sides alike. A metrics recorder and
 //! a log subscriber are installed ([`observe`]), as in a real service.
 //!
-//! The modules in reading order: `bench` (what is asked), `embedded/` and `redis/` (a module per kind
-//! of figure), `rounds`, `local` and `held` (how both are measured), `usage` (what a process uses), `report`.
+//! The modules in reading order: `bench` (what is asked), `embedded/`, `redis/` and `etcd/` (a module per
+//! kind of figure), `fleet` and `home` (clients as in processes of their own), `rounds`, `local` and `held`
+//! (how they are measured), `usage` (what a process uses), `report`.
 
 mod bench;
 mod embedded;
 mod redis;
+mod etcd;
+mod fleet;
+mod home;
 mod rounds;
 mod local;
 mod held;

@@ -15,8 +15,8 @@ cargo xtask COMMAND
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
   model [--large]    every state of the queue protocol, within bounds
-  torture [--seed N] [--secs S] [--brisk] [keep|destroy]
-                     processes fight for locks on Redis under random faults; the judge's figures
+  torture [--backend redis|etcd] [--seed N] [--secs S] [--brisk] [keep|stall|destroy]
+                     processes fight for locks under random faults; the judge's figures
 ";
 
 /// With other lock libraries beside ours.

@@ -5,8 +5,15 @@ use std::process::{Command, Stdio};
 use crate::shell::{Done, run};
 
 /// A program that tests start, and the Debian package that has it.
-const NEEDED: [(&str, &str); 3] =
-    [("faketime", "faketime"), ("redis-server", "redis-server"), ("unshare", "util-linux")];
+const NEEDED: [(&str, &str); 5] = [
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+    ("faketime", "faketime"),
+    ("redis-server", "redis-server"),
+    ("unshare", "util-linux"),
+];
+/// The service that a package starts by itself: tests start their own, on free ports.
+const SERVICES: [(&str, &str); 2] = [("etcd-server", "etcd"), ("redis-server", "redis-server")];
 
 /// Installs what is missing, and only that.
 pub fn install() -> Done {
@@ -26,16 +33,33 @@ pub fn install() -> Done {
     }
     eprintln!("xtask: installing {list}, which the tests need");
     run(&mut apt(&["update", "-qq"]))?;
-    run(&mut apt(&[&["install", "-y", "-qq"], missing.as_slice()].concat()))
+    run(&mut apt(&[&["install", "-y", "-qq"], missing.as_slice()].concat()))?;
+    let is_new = |package: &str| missing.contains(&package);
+    SERVICES.iter().filter(|(package, _)| is_new(package)).try_for_each(|(_, name)| stop(name))
 }
 
-/// `apt-get`, with `sudo` for those who are not root.
-fn apt(args: &[&str]) -> Command {
-    let mut command = if is_root() { Command::new("apt-get") } else { Command::new("sudo") };
-    if !is_root() {
-        command.arg("apt-get");
+/// Stops a service that we have just installed, now and for the next start of the machine.
+fn stop(service: &str) -> Done {
+    // As `systemctl` itself tells whether there is anything to speak to.
+    match std::path::Path::new("/run/systemd/system").is_dir() {
+        true => run(as_root("systemctl").args(["disable", "--quiet", "--now", service])),
+        false => Ok(()),
     }
+}
+
+fn apt(args: &[&str]) -> Command {
+    let mut command = as_root("apt-get");
     command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command
+}
+
+/// With `sudo` for those who are not root.
+fn as_root(program: &str) -> Command {
+    if is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("sudo");
+    command.arg(program);
     command
 }
 

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::bench::Run;
 use crate::error::Error;
+use crate::fleet::Fleet;
 use crate::redis::Site;
-use crate::redis::fleet::Fleet;
 use crate::report::{Figure, Measure};
 
 pub(crate) const CLAIMS: &str = "claims/1000";
@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
     let before = connections(site).await?;
-    let fleet = Fleet::connect(site, LOCKERS).await?;
+    let fleet = Fleet::connect(LOCKERS, || site.another_locker()).await?;
     let seen = rounds(run, site, &fleet).await;
     fleet.close().await;
     let seen = seen?;

@@ -5,8 +5,8 @@
 
 use crate::bench::Run;
 use crate::error::Error;
+use crate::fleet::Fleet;
 use crate::redis::Site;
-use crate::redis::fleet::Fleet;
 use crate::redis::pingpong::PingPong;
 use crate::report::Measure;
 use crate::rounds::interleave;
@@ -16,7 +16,7 @@ pub(crate) const BAR: f64 = 1.3;
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
     let pingpong = PingPong::connect(site).await?;
-    let fleet = Fleet::connect(site, lockers).await?;
+    let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
     let ours = async |lap| fleet.pass_round(lap).await;
     let measured = interleave(run, ours, async |lap| pingpong.play(lap).await).await;
     fleet.close().await;

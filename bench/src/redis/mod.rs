@@ -3,8 +3,6 @@
 //! All keys are under a prefix of the run's own, and gone when it ends.
 
 mod bare;
-mod home;
-mod fleet;
 mod uncontended;
 mod pingpong;
 mod handover;
@@ -15,14 +13,13 @@ mod kv;
 #[cfg(feature = "peers")]
 mod peer;
 
-use std::time::Duration;
-
 use ::redis::AsyncCommands as _;
 use tenure::Locker;
 use tenure::redis::{Client, Redis};
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
+use crate::fleet::DRAIN;
 use crate::local;
 use crate::report::Figure;
 use bare::Bare;
@@ -119,8 +116,6 @@ pub(crate) fn is_redis(scheme: &str) -> bool {
     ["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"].contains(&scheme)
 }
 
-/// How long the end of a run waits for locks that are still held.
-const DRAIN: Duration = Duration::from_secs(5);
 /// How many keys are looked for, and removed, at once.
 const KEYS_AT_ONCE: usize = 1_000;
 

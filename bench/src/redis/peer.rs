@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::bench::Run;
 use crate::error::Error;
-use crate::redis::fleet::Fleet;
-use crate::redis::home::Home;
+use crate::fleet::Fleet;
+use crate::home::Home;
 use crate::redis::{Site, bare};
 use crate::report::{Figure, Measure};
 use crate::rounds::{Lap, micros, quantiles};
@@ -33,7 +33,7 @@ const STRETCHES: u32 = 5;
 const BAR: f64 = 1.0;
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
-    let fleet = Fleet::connect(site, CLIENTS).await?;
+    let fleet = Fleet::connect(CLIENTS, || site.another_locker()).await?;
     let stories = stretches(run, site, &fleet).await;
     fleet.close().await;
     let (ours, theirs) = stories?;

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::error::Error;
-use crate::redis::home::Home;
+use crate::home::Home;
 use crate::redis::{Site, bare};
 use crate::rounds::{Lap, together_at};
 

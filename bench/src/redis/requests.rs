@@ -4,8 +4,8 @@
 
 use crate::bench::Run;
 use crate::error::Error;
+use crate::fleet::Fleet;
 use crate::redis::Site;
-use crate::redis::fleet::Fleet;
 use crate::report::{Figure, Measure};
 use crate::rounds::Lap;
 
@@ -21,7 +21,7 @@ const HANDOVER_BAR: f64 = 1.5;
 const LOCKERS: usize = 8;
 
 pub(crate) async fn per_handover(run: &Run<'_>, site: &Site) -> Result<Figure, Error> {
-    let fleet = Fleet::connect(site, LOCKERS).await?;
+    let fleet = Fleet::connect(LOCKERS, || site.another_locker()).await?;
     let least = least_per_handover(run, site, &fleet).await;
     fleet.close().await;
     let measure = Measure::Count { ours: least?, bare: BARE };

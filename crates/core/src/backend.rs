@@ -57,6 +57,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The clock that its answers are dated with.
     fn clock(&self) -> Clock;
 
+    /// The ttl that most claims will have, told before the first of them. Engines that keep several
+    /// locks alive together can prepare for it. Must not block.
+    fn expect_ttl(&self, ttl: Duration) {
+        let _ = ttl;
+    }
+
     /// Asks once. "Held by another" is an answer.
     fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>>;
 

@@ -66,6 +66,7 @@ impl fmt::Debug for Engine {
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, defaults: Defaults) -> Arc<Self> {
         let can = backend.capabilities();
+        backend.expect_ttl(defaults.plain.ttl);
         Arc::new(Engine {
             bounds: Bounds::new(backend.clock()),
             tokens: Tokens::default(),

@@ -12,6 +12,8 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
 pub const TTL_MIN: Duration = Duration::from_millis(10);
 /// The longest ttl. Who wants to hold a lock for more than a year wants something else.
 pub const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// What some engines count in.
+const SECOND: Duration = Duration::from_secs(1);
 /// How often to look again where nobody tells: often enough for people, rare enough for servers.
 pub const RETRY_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
 /// How long a dead holder of a `#[lock]` function keeps others out. Shorter than [`TTL_DEFAULT`]:
@@ -160,14 +162,20 @@ impl Options {
 
     fn validate_ttl(&self, engine: &Capabilities) -> Result<(), Error> {
         let (ttl, name) = (self.ttl, engine.engine);
-        if !(engine.ttl_min..=TTL_MAX).contains(&ttl) {
-            let min = engine.ttl_min;
+        let (min, unit) = (engine.ttl_min, engine.ttl_unit);
+        let is_fraction = ttl.as_nanos() % unit.as_nanos() != 0;
+        if unit == SECOND && ttl <= TTL_MAX && (ttl < min || is_fraction) {
+            let nearest = nearest(ttl, unit).max(min);
+            return refuse(format!(
+                "ttl ({ttl:?}) must be whole seconds, at least {min:?}, on `{name}`: {nearest:?} would do"
+            ));
+        }
+        if !(min..=TTL_MAX).contains(&ttl) {
             return refuse(format!(
                 "ttl ({ttl:?}) must be between {min:?} and {TTL_MAX:?} on `{name}`"
             ));
         }
-        if ttl.as_nanos() % engine.ttl_unit.as_nanos() != 0 {
-            let unit = engine.ttl_unit;
+        if is_fraction {
             return refuse(format!("ttl ({ttl:?}) must be a multiple of {unit:?} on `{name}`"));
         }
         Ok(())
@@ -223,6 +231,12 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// The multiple of `unit` that is nearest to `ttl`; of two, the longer.
+fn nearest(ttl: Duration, unit: Duration) -> Duration {
+    let units = (ttl + unit / 2).as_nanos() / unit.as_nanos().max(1);
+    unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX))
 }
 
 fn refuse(message: String) -> Result<(), Error> {
@@ -336,13 +350,13 @@ mod tests {
         (engine.ttl_unit, engine.ttl_min) = (Duration::from_secs(1), Duration::from_secs(2));
         let with =
             |ttl| Options { ttl, ..Options::default() }.validate(&engine).unwrap_err().to_string();
-        assert_eq!(
-            with(Duration::from_secs(1)),
-            "ttl (1s) must be between 2s and 31536000s on `etcd`"
-        );
-        assert_eq!(
-            with(Duration::from_millis(2500)),
-            "ttl (2.5s) must be a multiple of 1s on `etcd`"
-        );
+        let cases = [(500, "2s"), (1_000, "2s"), (2_001, "2s"), (2_499, "2s"), (2_500, "3s")];
+        for (ttl, nearest) in cases {
+            let ttl = Duration::from_millis(ttl);
+            let message = format!(
+                "ttl ({ttl:?}) must be whole seconds, at least 2s, on `etcd`: {nearest} would do"
+            );
+            assert_eq!(with(ttl), message);
+        }
     }
 }

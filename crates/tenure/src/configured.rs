@@ -63,11 +63,18 @@ pub enum Driver {
     /// `redis:`, where `[redis]` says.
     #[cfg(feature = "redis")]
     Redis,
+    /// `etcd:`, where the variables that `etcdctl` reads say.
+    #[cfg(feature = "etcd")]
+    Etcd,
 }
 
 /// The engines, for messages.
-const DRIVERS: &str =
-    if cfg!(feature = "redis") { "`memory`, `file` or `redis`" } else { "`memory` or `file`" };
+const DRIVERS: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
+    (true, true) => "`memory`, `file`, `redis` or `etcd`",
+    (true, false) => "`memory`, `file` or `redis`",
+    (false, true) => "`memory`, `file` or `etcd`",
+    (false, false) => "`memory` or `file`",
+};
 
 impl Driver {
     fn parse(name: &str) -> Option<Self> {
@@ -76,6 +83,8 @@ impl Driver {
             "file" => Some(Driver::File),
             #[cfg(feature = "redis")]
             "redis" | "valkey" => Some(Driver::Redis),
+            #[cfg(feature = "etcd")]
+            "etcd" => Some(Driver::Etcd),
             _ => None,
         }
     }
@@ -87,6 +96,8 @@ impl Driver {
             Driver::File => url.starts_with("file:"),
             #[cfg(feature = "redis")]
             Driver::Redis => crate::connect::is_redis(url),
+            #[cfg(feature = "etcd")]
+            Driver::Etcd => crate::connect::is_etcd(url),
         }
     }
 }
@@ -107,7 +118,7 @@ impl Driver {
 /// | field of `[lock]` | value | default |
 /// |---|---|---|
 /// | `url` | as for [`connect`](crate::connect()) | |
-/// | `driver` | `memory`, `file` or `redis`; it goes with `url`, or stands for it | `redis` if there is a section `[redis]`, else `file` |
+/// | `driver` | `memory`, `file`, `redis` or `etcd`; it goes with `url`, or stands for it | `redis` if there is a section `[redis]`, else `file` |
 /// | `prefix` | what all keys on a server start with | that of `[redis]`, or `tenure` |
 /// | `ttl` | a time: `15s`, or milliseconds | 30 s; 10 s for `#[lock]` |
 /// | `wait` | a time, or `forever` | `forever`; no time for `#[lock]` |
@@ -279,6 +290,8 @@ impl Config {
             (None, Some(Driver::File)) => Ok(Some(default_dir())),
             #[cfg(feature = "redis")]
             (None, Some(Driver::Redis)) => self.redis.clone().unwrap_or_default().url().map(Some),
+            #[cfg(feature = "etcd")]
+            (None, Some(Driver::Etcd)) => Ok(Some("etcd://".into())),
             (None, None) => self.implied_url(),
         }
     }
@@ -332,6 +345,11 @@ impl Config {
             let redis = self.redis_at(&url)?.connect().await?;
             return self.told(Locker::builder(redis)).build();
         }
+        #[cfg(feature = "etcd")]
+        if crate::connect::is_etcd(&url) {
+            let etcd = self.etcd_at(&url)?.connect().await?;
+            return self.told(Locker::builder(etcd)).build();
+        }
         self.told(embedded(&url)?).build()
     }
 
@@ -347,6 +365,11 @@ impl Config {
         if crate::connect::is_redis(&url) {
             let redis = self.redis_at(&url)?.connect_later()?;
             return self.told(Locker::builder(redis)).build();
+        }
+        #[cfg(feature = "etcd")]
+        if crate::connect::is_etcd(&url) {
+            let etcd = self.etcd_at(&url)?.connect_later()?;
+            return self.told(Locker::builder(etcd)).build();
         }
         self.told(embedded(&url)?).build()
     }
@@ -364,6 +387,15 @@ impl Config {
     #[cfg(feature = "redis")]
     fn redis_at(&self, url: &str) -> Result<tenure_redis::Builder, Error> {
         let builder = self.redis.clone().unwrap_or_default().builder_at(url)?;
+        Ok(match &self.prefix {
+            Some(prefix) => builder.prefix(prefix),
+            None => builder,
+        })
+    }
+
+    #[cfg(feature = "etcd")]
+    fn etcd_at(&self, url: &str) -> Result<tenure_etcd::Builder, Error> {
+        let builder = tenure_etcd::Etcd::builder(url).environment()?;
         Ok(match &self.prefix {
             Some(prefix) => builder.prefix(prefix),
             None => builder,

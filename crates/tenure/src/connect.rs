@@ -11,6 +11,7 @@ use crate::configured::Config;
 /// | `memory:` | inside this process; `memory:NAME` is a space of its own |
 /// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
 /// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
+/// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster (feature `etcd`); `etcds://` is the same with TLS; what it does not say is taken from the variables that `etcdctl` reads |
 ///
 /// # Errors
 ///
@@ -51,11 +52,17 @@ pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
 }
 
 /// The forms of URL that are understood, for messages.
-const EXPECTED: &str = if cfg!(feature = "redis") {
-    "expected `memory:`, `file:DIR` or `redis://HOST`"
-} else {
-    "expected `memory:` or `file:DIR`"
+const EXPECTED: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
+    (true, true) => "expected `memory:`, `file:DIR`, `redis://HOST` or `etcd://HOST`",
+    (true, false) => "expected `memory:`, `file:DIR` or `redis://HOST`",
+    (false, true) => "expected `memory:`, `file:DIR` or `etcd://HOST`",
+    (false, false) => "expected `memory:` or `file:DIR`",
 };
+
+#[cfg(feature = "etcd")]
+pub(crate) fn is_etcd(url: &str) -> bool {
+    url.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "etcd" | "etcds"))
+}
 
 #[cfg(feature = "redis")]
 pub(crate) fn is_redis(url: &str) -> bool {
@@ -128,6 +135,18 @@ mod tests {
         assert!(open("rediss://:hunter2@localhost#insecure").is_ok());
         for url in ["rediss://:hunter2@h#x", "redis://:hunter2@", "redis+unix://:hunter2@"] {
             assert!(!refused(url).contains("hunter2"), "{url}");
+        }
+    }
+
+    /// t66: the same for a cluster.
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn t66_etcd_urls_go_to_etcd() {
+        assert!(open("etcd://u:hunter2@h1,h2:2").is_ok());
+        for url in ["etcd://u:hunter2@h/x", "etcds://u:hunter2@h#x", "etcd://hunter2@h"] {
+            let refused = refused(url);
+            assert!(refused.starts_with("invalid etcd url: "), "{refused}");
+            assert!(!refused.contains("hunter2"), "{refused}");
         }
     }
 

@@ -25,7 +25,7 @@
 //! # Where to look
 //!
 //! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
-//! on this machine, `redis://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
+//! on this machine, `redis://HOST` and `etcd://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
 //! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
 //! `#[tenure::lock]` puts a whole function under one. [`from_config`] is [`connect`] by a file and the environment.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
@@ -58,6 +58,10 @@ pub use tenure_axum as axum;
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
 
+/// Locks on an etcd cluster, for what a URL cannot say.
+#[cfg(feature = "etcd")]
+pub use tenure_etcd as etcd;
+
 /// The same for threads without an async runtime; inside one these calls err instead of blocking it.
 pub mod blocking {
     pub use crate::configured::from_config_blocking as from_config;
@@ -70,6 +74,8 @@ pub mod blocking {
 mod readme {
     #[doc = include_str!("../../../docs/redis.md")]
     struct Redis;
+    #[doc = include_str!("../../../docs/etcd.md")]
+    struct Etcd;
     #[doc = include_str!("../../../docs/client.md")]
     struct Client;
     #[cfg(feature = "macros")]

@@ -4,6 +4,7 @@
 //! a `Locker`. [`Plain`] overrides nothing: it makes a backend of an `Arc` of one.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tenure_core::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, Hints, LockInfo, Loss,
@@ -134,6 +135,10 @@ impl<M: Meddler> Backend for Meddled<M> {
 
     fn clock(&self) -> Clock {
         self.inner.clock()
+    }
+
+    fn expect_ttl(&self, ttl: Duration) {
+        self.inner.expect_ttl(ttl);
     }
 
     fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {

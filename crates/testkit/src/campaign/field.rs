@@ -14,8 +14,8 @@ use crate::process::Program;
 use crate::register::{FileRegister, Tally};
 use crate::wait::{DEADLINE, pass};
 
-/// How long a contender is stopped: some longer than any ttl.
-const STOPPED: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(2_500)];
+/// The least that a contender is stopped for.
+const STOPPED_LEAST: Duration = Duration::from_millis(10);
 /// How often a register is looked at while it is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -64,6 +64,8 @@ impl Field {
         let mut command = Command::new(&self.plan.program);
         command.arg("contend").arg("--url").arg(&self.url).arg("--owner").arg(&owner);
         command.args(self.plan.keys.iter().map(|key| format!("--key={key}")));
+        let ttls = self.plan.pace.ttls.iter();
+        command.args(ttls.map(|ttl| format!("--ttl={}", humantime::format_duration(*ttl))));
         command.arg("--history").arg(self.path("history").join(format!("{owner}.jsonl")));
         command.arg("--registers").arg(self.path("registers"));
         command.arg("--until").arg(self.path("over"));
@@ -99,7 +101,8 @@ impl Field {
             return "client killed";
         }
         self.programs[victim].1.stop();
-        pass(dice.between(STOPPED[0], STOPPED[1]));
+        // Some for longer than any ttl.
+        pass(dice.between(STOPPED_LEAST, self.plan.pace.longest() * 5 / 3));
         self.programs[victim].1.go_on();
         "client stopped"
     }

@@ -14,11 +14,13 @@
 //! |---|---|
 //! | `arena.rs` | what a backend brings |
 //! | `redis.rs` | one Redis server behind a proxy |
+//! | `etcd.rs` | three etcd servers, each behind a proxy |
 //! | `field.rs` | the contenders |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
 //! | `outcome.rs` | figures |
 
 mod arena;
+mod etcd;
 mod field;
 mod orphans;
 mod outcome;
@@ -35,6 +37,7 @@ use crate::judge::{Judge, Reached};
 use crate::wait::{DEADLINE, pass};
 
 pub use arena::{Arena, Elsewhere, Fault, Strike};
+pub use etcd::EtcdArena;
 pub use orphans::Orphans;
 pub use outcome::{Outcome, Promise};
 pub use redis::RedisArena;
@@ -42,17 +45,56 @@ pub use redis::RedisArena;
 use field::Field;
 use orphans::Watch;
 
-/// The ttls that contenders pick from: short, so that many run out; the longest bounds how long a
-/// key may stay closed.
-pub const TTLS: [Duration; 3] =
-    [Duration::from_millis(200), Duration::from_millis(500), TTL_LONGEST];
-/// The longest of [`TTLS`].
-pub const TTL_LONGEST: Duration = Duration::from_millis(1_500);
-/// What may come on top of a ttl before a key is had again: finding a new connection, a slow machine.
-const A_LITTLE: Duration = Duration::from_secs(4);
-/// The pause between two faults, and where many hand-overs are wanted in between.
-const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(400)];
-const PAUSE_BRISK: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(4)];
+/// How fast an engine can go.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// The ttls that contenders pick from: short, so that many run out. The first is a locker's
+    /// default; the longest bounds how long a key may stay closed.
+    pub ttls: Vec<Duration>,
+    /// What may come on top of a ttl before a key is had again: finding a new connection, a new
+    /// leader, a slow machine.
+    pub little: Duration,
+    /// The least and the most between two faults.
+    pub pause: [Duration; 2],
+    /// The same where many hand-overs are wanted in between.
+    pub pause_brisk: [Duration; 2],
+    /// Whether the lock of a killed process may stay for longer than that.
+    pub lingers: bool,
+}
+
+impl Pace {
+    /// For an engine that knows milliseconds.
+    pub fn fast() -> Self {
+        Pace {
+            ttls: [200, 500, 1_500].map(Duration::from_millis).into(),
+            little: Duration::from_secs(4),
+            pause: [20, 400].map(Duration::from_millis),
+            pause_brisk: [200, 4_000].map(Duration::from_millis),
+            lingers: false,
+        }
+    }
+
+    /// For one that counts in seconds, and has a leader that must be found again. A new leader starts
+    /// every lease anew, so that whoever is killed may keep a lock for as long as leaders change.
+    pub fn slow() -> Self {
+        Pace {
+            ttls: [2, 3, 4].map(Duration::from_secs).into(),
+            little: Duration::from_secs(8),
+            pause: [100, 1_500].map(Duration::from_millis),
+            pause_brisk: [1_000, 6_000].map(Duration::from_millis),
+            lingers: true,
+        }
+    }
+
+    fn longest(&self) -> Duration {
+        self.ttls.iter().max().copied().unwrap_or_default()
+    }
+
+    /// How long after the last fault, or after it was given up, a key may stay closed.
+    fn patience(&self) -> Duration {
+        self.longest() + self.little
+    }
+}
 
 /// Whether contenders are struck too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +126,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// Whether contenders hold for no time, and faults leave them more of it.
     pub brisk: bool,
+    /// How fast the engine can go.
+    pub pace: Pace,
 }
 
 impl Plan {
@@ -96,8 +140,15 @@ impl Plan {
         };
         let keys = ["x", "y", "z"].map(String::from).into();
         let program = program.into();
-        let (processes, tasks, brisk) = (4, 3, false);
-        Plan { seed, time, processes, tasks, keys, contenders, promise, program, brisk }
+        let (processes, tasks, brisk, pace) = (4, 3, false, Pace::fast());
+        Plan { seed, time, processes, tasks, keys, contenders, promise, program, brisk, pace }
+    }
+
+    /// The same at another pace.
+    #[must_use]
+    pub fn at(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
     }
 
     /// The same for many hand-overs between processes: eight of one task each on two keys.
@@ -109,7 +160,7 @@ impl Plan {
     }
 
     fn pause(&self, dice: &mut Dice) -> Duration {
-        let [least, most] = if self.brisk { PAUSE_BRISK } else { PAUSE };
+        let [least, most] = if self.brisk { self.pace.pause_brisk } else { self.pace.pause };
         dice.between(least, most)
     }
 }
@@ -131,6 +182,7 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
     let end = Instant::now() + plan.time;
     let mut server_dice = Dice::new(dice.roll());
     let (counts, reached, leftovers) = std::thread::scope(|scope| {
+        let _over = Ending(&over);
         scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
         let striking = scope.spawn(|| {
             let mut strike = Strike::new(&mut server_dice, &plan.keys, &recorder);
@@ -139,13 +191,20 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
         let mut counts = field.strike_until(end, plan.contenders, &mut dice);
         counts.extend(striking.join().expect("the faults can be made"));
         arena.heal();
-        let reached = field.all_move_again(TTL_LONGEST + A_LITTLE);
+        let reached = field.all_move_again(plan.pace.patience());
         field.end();
-        let leftovers = leftovers(arena);
-        over.store(true, Ordering::Relaxed);
-        (counts, reached, leftovers)
+        (counts, reached, leftovers(arena, plan))
     });
     outcome(plan, &field, counts, reached, leftovers, &watch)
+}
+
+/// Ends the watch, also when something unexpected ends the campaign.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn outcome(
@@ -164,6 +223,7 @@ fn outcome(
         seed: plan.seed,
         time: plan.time,
         promise: plan.promise,
+        pace: plan.pace.clone(),
         faults,
         verdict,
         hand_overs,
@@ -203,13 +263,13 @@ fn strike_until<A: Arena>(
 }
 
 /// What the server still keeps after the longest ttl, with everybody gone.
-fn leftovers<A: Arena>(arena: &A) -> Vec<String> {
-    let patience = Instant::now() + (TTL_LONGEST + A_LITTLE).min(DEADLINE);
+fn leftovers<A: Arena>(arena: &A, plan: &Plan) -> Vec<String> {
+    let patience = Instant::now() + plan.pace.patience().min(DEADLINE);
     loop {
         let left = arena.leftovers();
         if left.is_empty() || Instant::now() > patience {
             return left;
         }
-        pass(PAUSE[0]);
+        pass(plan.pace.pause[0]);
     }
 }

@@ -44,6 +44,8 @@ pub struct Orphans {
     pub seen: usize,
     /// How long the longest was kept with nobody relying on it.
     pub longest: Duration,
+    /// The same, of processes that were never killed.
+    pub longest_of_living: Duration,
 }
 
 impl Watch {
@@ -84,9 +86,13 @@ impl Watch {
     pub(super) fn orphans(&self, history: &History) -> Orphans {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let claims = Claims::of(history);
-        let longest = seen.iter().map(|sighting| claims.unclaimed(sighting)).max();
-        let longest = Duration::from_nanos(longest.unwrap_or_default());
-        Orphans { seen: seen.len(), longest }
+        let longest = |counts: &dyn Fn(&&Sighting) -> bool| {
+            let all = seen.iter().filter(counts).map(|sighting| claims.unclaimed(sighting));
+            Duration::from_nanos(all.max().unwrap_or_default())
+        };
+        let lives = |sighting: &&Sighting| !claims.killed.contains_key(process(&sighting.label));
+        let (longest, longest_of_living) = (longest(&|_| true), longest(&lives));
+        Orphans { seen: seen.len(), longest, longest_of_living }
     }
 }
 

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Counts;
 use super::orphans::Orphans;
-use super::{A_LITTLE, TTL_LONGEST};
+use super::{Counts, Pace};
 use crate::judge::Verdict;
 
 /// What must hold after the faults of a campaign.
@@ -28,6 +27,8 @@ pub struct Outcome {
     pub time: Duration,
     /// What had to hold.
     pub promise: Promise,
+    /// How fast the engine can go.
+    pub pace: Pace,
     /// How often each fault struck.
     pub faults: Counts,
     /// The judge's.
@@ -49,7 +50,13 @@ impl Outcome {
             Promise::Everything => self.verdict.is_clean(),
             Promise::Order => self.verdict.is_ordered(),
         };
-        judged && self.leftovers.is_empty() && self.orphans.longest <= TTL_LONGEST + A_LITTLE
+        judged && self.leftovers.is_empty() && !self.is_kept_too_long()
+    }
+
+    fn is_kept_too_long(&self) -> bool {
+        let Orphans { longest, longest_of_living, .. } = self.orphans;
+        let counted = if self.pace.lingers { longest_of_living } else { longest };
+        counted > self.pace.patience()
     }
 
     /// Fails the test unless everything held that had to.
@@ -66,7 +73,13 @@ impl Outcome {
     pub fn complaint(&self) -> String {
         let forgiven = self.promise == Promise::Order;
         let first = self.verdict.first_offence(forgiven).map(ToString::to_string);
-        first.unwrap_or_else(|| format!("left at the server: {:?}", self.leftovers))
+        if let Some(first) = first {
+            return first;
+        }
+        match self.is_kept_too_long() {
+            true => format!("an orphan: {:?}", self.orphans),
+            false => format!("left at the server: {:?}", self.leftovers),
+        }
     }
 }
 
@@ -88,6 +101,10 @@ impl fmt::Display for Outcome {
             write!(f, ", the last {recovered:.1?} after the faults")?;
         }
         write!(f, "\nlongest orphan {:.1?} of {} claims seen", orphans.longest, orphans.seen)?;
-        write!(f, " at the server, ttl up to {TTL_LONGEST:?}; left over {}", self.leftovers.len())
+        if self.pace.lingers {
+            write!(f, " ({:.1?} of a living process)", orphans.longest_of_living)?;
+        }
+        let (longest, left) = (self.pace.longest(), self.leftovers.len());
+        write!(f, " at the server, ttl up to {longest:?}; left over {left}")
     }
 }

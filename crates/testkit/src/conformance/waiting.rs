@@ -179,9 +179,9 @@ async fn served(guard: Guard, waits: Vec<(usize, Wait)>) -> Vec<usize> {
 /// A24: a process with many tasks does not keep another process out for ever.
 pub async fn a_busy_process_lets_others_in<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
-    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(hog(a.clone(), key.clone()))).collect();
-    let ttl = Duration::from_millis(300);
-    let request = quick(&b, &key).ttl(ttl.max(f.capabilities().await.ttl_min));
+    let ttl = Duration::from_millis(300).max(f.capabilities().await.ttl_min);
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(hog(a.clone(), key.clone(), ttl))).collect();
+    let request = quick(&b, &key).ttl(ttl);
     let guard = within("the other process's turn", request.into_future()).await.unwrap();
     drop(guard);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
@@ -189,9 +189,9 @@ pub async fn a_busy_process_lets_others_in<F: Fixture>(f: &F) {
 }
 
 /// Locks and releases without a pause.
-async fn hog(locker: Locker, key: String) {
+async fn hog(locker: Locker, key: String, ttl: Duration) {
     loop {
-        let guard = quick(&locker, &key).ttl(Duration::from_millis(300)).await.unwrap();
+        let guard = quick(&locker, &key).ttl(ttl).await.unwrap();
         tokio::task::yield_now().await;
         guard.release().await.unwrap();
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use tenure::etcd::Etcd;
 use tenure::redis::Redis;
 use tenure::{Error, Guard, Locker};
-use tenure_testkit::campaign::TTLS;
 use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Noted, Recorder};
 use tenure_testkit::register::FileRegister;
@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// What to fight for.
     #[arg(long = "key", required = true)]
     keys: Vec<String>,
+    /// The ttls to pick from, the first by default.
+    #[arg(long = "ttl", required = true, value_parser = humantime::parse_duration)]
+    ttls: Vec<Duration>,
     /// The name of this process in the history.
     #[arg(long)]
     owner: String,
@@ -68,7 +71,7 @@ pub(crate) fn run(options: Options) {
 }
 
 async fn fight(options: Arc<Options>) {
-    let locker = connect(&options.url).await;
+    let locker = connect(&options.url, options.ttls[0]).await;
     let recorder = Recorder::append_to(&options.history).expect("the history can be written");
     let mut dice = Dice::new(options.seed);
     let mut tasks = tokio::task::JoinSet::new();
@@ -85,7 +88,12 @@ async fn fight(options: Arc<Options>) {
 }
 
 /// Through whatever faults there are already.
-async fn connect(url: &str) -> Locker {
+async fn connect(url: &str, ttl: Duration) -> Locker {
+    if url.starts_with("etcd") {
+        let builder = Etcd::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+        let etcd = builder.connect_later().expect("a sound address");
+        return Locker::builder(etcd).ttl(ttl).build().expect("a sound ttl");
+    }
     if url.starts_with("redis") {
         let builder = Redis::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
         return Locker::new(builder.connect_later().expect("a sound address"));
@@ -115,7 +123,7 @@ impl Contender {
 
     /// Once, with patience, or dropped at some moment.
     async fn ask(&mut self, key: &str, noted: &Noted) -> Result<Option<Guard>, Error> {
-        let (ttl, label) = (*self.dice.pick(&TTLS), noted.label());
+        let (ttl, label) = (*self.dice.pick(&self.options.ttls), noted.label());
         let lock = self.locker.lock(key).ttl(ttl).retry_interval(RETRY).label(label.clone());
         match self.dice.below(if self.options.brisk { 100 } else { 8 }) {
             0 => self.locker.try_lock(key).ttl(ttl).label(label).await,
@@ -154,8 +162,9 @@ impl Contender {
         if self.options.brisk && !self.dice.one_in(2_000) {
             return Duration::ZERO;
         }
-        let most = if self.dice.one_in(25) { 1_000 } else { 4 };
-        self.dice.between(Duration::ZERO, Duration::from_millis(most))
+        let longest = self.options.ttls.iter().max().copied().unwrap_or_default();
+        let most = if self.dice.one_in(25) { longest * 2 / 3 } else { Duration::from_millis(4) };
+        self.dice.between(Duration::ZERO, most)
     }
 }
 

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_core::time::UnixMillis;
-use tenure_testkit::campaign::{self, Arena, Elsewhere, Fault, Outcome, Plan, Promise, RedisArena};
+use tenure_testkit::campaign::{
+    self, Arena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise, RedisArena,
+};
 
 /// Processes that fight for locks under random faults, judged.
 #[derive(Parser)]
@@ -51,6 +53,9 @@ struct Run {
     /// eight processes on two keys, unless said otherwise.
     #[arg(long)]
     brisk: bool,
+    /// Whose servers are started and struck.
+    #[arg(long, default_value = "redis", conflicts_with = "url")]
+    backend: Engine,
     /// Fight on this server, of any engine, instead of one of our own: only contenders are struck.
     #[arg(long, conflicts_with = "kind")]
     url: Option<String>,
@@ -59,9 +64,20 @@ struct Run {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// One server.
+    Redis,
+    /// Three members.
+    Etcd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// Faults that keep the server's data.
     Keep,
+    /// A leader that stands still for longer than leases last (etcd only): versions with a known bug
+    /// then lose leases, and are judged as if their data were destroyed.
+    Stall,
     /// Faults that destroy the server's data.
     Destroy,
 }
@@ -85,15 +101,43 @@ fn fight(options: &Run) -> bool {
         return is_kept(&Elsewhere::at(url), &[], &plan(options, Promise::Everything));
     }
     let wanted = |kind| options.kind.is_none_or(|only| only == kind);
-    let keep = !wanted(Kind::Keep) || {
-        let plan = plan(options, Promise::Everything);
-        is_kept(&RedisArena::persistent(), &RedisArena::KEEP, &plan)
-    };
-    let destroy = !wanted(Kind::Destroy) || {
-        let plan = plan(options, Promise::Order);
-        is_kept(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan)
-    };
-    keep && destroy
+    let mut kept = true;
+    for kind in [Kind::Keep, Kind::Stall, Kind::Destroy].into_iter().filter(|kind| wanted(*kind)) {
+        kept &= match options.backend {
+            Engine::Redis => on_redis(options, kind),
+            Engine::Etcd => on_etcd(options, kind),
+        };
+    }
+    kept
+}
+
+fn on_redis(options: &Run, kind: Kind) -> bool {
+    let plan = |promise| plan(options, promise);
+    match kind {
+        Kind::Keep => {
+            let plan = plan(Promise::Everything);
+            is_kept(&RedisArena::persistent(), &RedisArena::KEEP, &plan)
+        }
+        Kind::Stall => true,
+        Kind::Destroy => {
+            is_kept(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan(Promise::Order))
+        }
+    }
+}
+
+fn on_etcd(options: &Run, kind: Kind) -> bool {
+    let arena = EtcdArena::start();
+    let plan = |promise| plan(options, promise).at(Pace::slow());
+    match kind {
+        Kind::Keep => is_kept(&arena, &EtcdArena::KEEP, &plan(Promise::Everything)),
+        Kind::Stall => {
+            let kept = is_kept(&arena, &EtcdArena::STALL, &plan(arena.stalled()));
+            let usurped = arena.usurped();
+            println!("{usurped} leases ended by members that did not lead (etcd issue 15247)");
+            kept
+        }
+        Kind::Destroy => is_kept(&arena, &EtcdArena::DESTROY, &plan(Promise::Order)),
+    }
 }
 
 fn plan(options: &Run, promise: Promise) -> Plan {

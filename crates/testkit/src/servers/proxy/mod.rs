@@ -30,6 +30,8 @@ pub use self::rule::{Cut, Deed, Rule, Way};
 /// How long a peer may refuse to take what is written to it: then the connection ends, so that no
 /// thread of ours hangs on a stopped process.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of what a client says first is remembered, to tell who it is.
+const REMEMBERED: usize = 8 * 1024;
 
 /// A running proxy. Ends, and with it every connection through it, when dropped.
 #[derive(Debug)]
@@ -58,6 +60,7 @@ struct Connection {
     number: usize,
     client: TcpStream,
     server: TcpStream,
+    said: Mutex<Vec<u8>>,
     ended: AtomicBool,
 }
 
@@ -198,8 +201,8 @@ impl Shared {
             stream.set_nodelay(true)?;
             stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         }
-        let ended = AtomicBool::new(false);
-        let connection = Arc::new(Connection { number, client, server, ended });
+        let (said, ended) = (Mutex::default(), AtomicBool::new(false));
+        let connection = Arc::new(Connection { number, client, server, said, ended });
         self.open().insert(number, connection.clone());
         for way in [Way::Requests, Way::Replies] {
             let (shared, connection) = (self.clone(), connection.clone());
@@ -217,7 +220,7 @@ impl Shared {
     }
 
     /// What becomes of `message`: decided by the first rule that fits.
-    fn decide(&self, connection: usize, way: Way, message: &[u8]) -> Deed {
+    fn decide(&self, connection: &Connection, way: Way, message: &[u8]) -> Deed {
         let mut rules = self.rules();
         let Some(index) = rules.iter().position(|rule| rule.fits(connection, way, message)) else {
             return Deed::Pass;
@@ -231,7 +234,7 @@ impl Shared {
     }
 
     /// Whether everything that comes this way vanishes: then so does the end of a connection.
-    fn is_black_hole(&self, connection: usize, way: Way) -> bool {
+    fn is_black_hole(&self, connection: &Connection, way: Way) -> bool {
         self.rules().iter().any(|rule| rule.swallows_all(connection, way))
     }
 }
@@ -249,6 +252,18 @@ impl Connection {
             Way::Requests => &self.server,
             Way::Replies => &self.client,
         }
+    }
+
+    /// Remembers what the client says first.
+    fn hear(&self, message: &[u8]) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = REMEMBERED.saturating_sub(said.len()).min(message.len());
+        said.extend_from_slice(&message[..left]);
+    }
+
+    fn has_said(&self, text: &[u8]) -> bool {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        rule::find(&said, text).is_some()
     }
 
     fn is_ended(&self) -> bool {

@@ -13,7 +13,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Carries messages until one side, or a rule, ends the connection.
 pub(super) fn pump(shared: &Shared, connection: &Connection, way: Way) {
     let _ = carry(shared, connection, way);
-    while shared.is_black_hole(connection.number, way) && !connection.is_ended() {
+    while shared.is_black_hole(connection, way) && !connection.is_ended() {
         pass(LOOK_EVERY);
     }
     connection.end(Cut::Close);
@@ -27,7 +27,10 @@ fn carry(shared: &Shared, connection: &Connection, way: Way) -> io::Result<()> {
         let arrived = Instant::now();
         bytes.extend_from_slice(&buffer[..count]);
         while let Some(message) = shared.framing.take(&mut bytes) {
-            let deed = shared.decide(connection.number, way, &message);
+            if way == Way::Requests {
+                connection.hear(&message);
+            }
+            let deed = shared.decide(connection, way, &message);
             act(connection, way, deed, message, arrived)?;
         }
         if count == 0 || connection.is_ended() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::Connection;
+
 /// Which way a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -47,6 +49,7 @@ pub struct Rule {
     pub(super) way: Way,
     pub(super) deed: Deed,
     connection: Option<usize>,
+    said: Option<Vec<u8>>,
     containing: Option<Vec<u8>>,
     /// How often it still acts; `None` for ever.
     left: Option<usize>,
@@ -62,13 +65,20 @@ impl Rule {
         if let Deed::Rewrite(from, to) = &deed {
             assert_eq!(from.len(), to.len(), "a rewriting keeps the length");
         }
-        Rule { way, deed, connection: None, containing: None, left: None }
+        Rule { way, deed, connection: None, said: None, containing: None, left: None }
     }
 
     /// Only on this connection.
     #[must_use]
     pub fn of(mut self, connection: usize) -> Self {
         self.connection = Some(connection);
+        self
+    }
+
+    /// Only on connections among whose first bytes the client has said `text`.
+    #[must_use]
+    pub fn of_who_said(mut self, text: &str) -> Self {
+        self.said = Some(text.into());
         self
     }
 
@@ -92,19 +102,21 @@ impl Rule {
         self.times(1)
     }
 
-    pub(super) fn fits(&self, connection: usize, way: Way, message: &[u8]) -> bool {
+    pub(super) fn fits(&self, connection: &Connection, way: Way, message: &[u8]) -> bool {
         let is_here = self.is_about(connection, way) && self.left != Some(0);
         is_here && self.containing.as_ref().is_none_or(|text| find(message, text).is_some())
     }
 
     /// Whether nothing of the connection gets through this way.
-    pub(super) fn swallows_all(&self, connection: usize, way: Way) -> bool {
+    pub(super) fn swallows_all(&self, connection: &Connection, way: Way) -> bool {
         let is_all = self.containing.is_none() && self.left.is_none();
         is_all && self.deed == Deed::Swallow && self.is_about(connection, way)
     }
 
-    fn is_about(&self, connection: usize, way: Way) -> bool {
-        self.way == way && self.connection.is_none_or(|only| only == connection)
+    fn is_about(&self, connection: &Connection, way: Way) -> bool {
+        let is_meant = self.connection.is_none_or(|only| only == connection.number);
+        let has_said = || self.said.as_ref().is_none_or(|text| connection.has_said(text));
+        self.way == way && is_meant && has_said()
     }
 
     /// Counts one use; whether it was the last.

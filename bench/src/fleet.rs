@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tenure::Locker;
 use tokio::task::JoinSet;
 
 use crate::error::Error;
-use crate::redis::home::Home;
-use crate::redis::{DRAIN, Site};
+use crate::home::Home;
 use crate::rounds::{Lap, together_at};
 
+/// How long the end of a run waits for locks that are still held.
+pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 const KEY: &str = "passed-round";
 /// Stands for the holder before the first one.
 const NOBODY: usize = usize::MAX;
@@ -22,11 +24,15 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(crate) async fn connect(site: &Site, size: usize) -> Result<Self, Error> {
+    /// So many, each made by `another` where it is to live.
+    pub(crate) async fn connect<F>(size: usize, another: impl Fn() -> F) -> Result<Self, Error>
+    where
+        F: Future<Output = Result<Locker, Error>> + Send + 'static,
+    {
         let (mut lockers, mut homes) = (Vec::new(), Vec::new());
         for _ in 0..size {
             let home = Home::new()?;
-            lockers.push(home.run(site.another_locker()).await?);
+            lockers.push(home.run(another()).await?);
             homes.push(home);
         }
         Ok(Fleet { lockers, homes })

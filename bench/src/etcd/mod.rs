@@ -1,0 +1,87 @@
+//! An etcd cluster: our locks beside the bare transactions, with the same driver on the same cluster.
+//!
+//! All keys are under a prefix of the run's own, and gone when it ends.
+
+mod handover;
+mod uncontended;
+
+use tenure::Locker;
+use tenure::etcd::Etcd;
+use tenure_etcd::bare::Bare;
+
+use crate::bench::{Entry, Run};
+use crate::error::Error;
+use crate::fleet::DRAIN;
+use crate::local;
+use crate::report::Figure;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Uncontended { tasks: usize, bar: f64 },
+    Handover { lockers: usize },
+    Local,
+}
+
+/// Bars from the design's table of figures, where it has one: at 64 tasks the server is the limit, which
+/// looks at the queue for us, and does not for the bare side.
+pub(crate) const ENTRIES: &[Entry<Kind>] = &[
+    Entry { names: &["uncontended/1"], kind: Kind::Uncontended { tasks: 1, bar: 1.15 } },
+    Entry { names: &["uncontended/64"], kind: Kind::Uncontended { tasks: 64, bar: 1.5 } },
+    Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
+    Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
+    Entry { names: &[local::NAME], kind: Kind::Local },
+];
+
+pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
+    let (measure, bar) = match kind {
+        Kind::Uncontended { tasks, bar } => (uncontended::measure(run, site, tasks).await?, bar),
+        Kind::Handover { lockers } => (handover::measure(run, site, lockers).await?, handover::BAR),
+        Kind::Local => return Ok(vec![local::measure(run, &site.locker).await?]),
+    };
+    Ok(vec![Figure { name: run.figure(), measure, bar }])
+}
+
+/// Whether a URL of this scheme leads here.
+pub(crate) fn is_etcd(scheme: &str) -> bool {
+    matches!(scheme, "etcd" | "etcds")
+}
+
+/// The cluster, both ways to it, and the keys that are ours there.
+pub(crate) struct Site {
+    locker: Locker,
+    url: String,
+    prefix: String,
+}
+
+impl Site {
+    pub(crate) async fn connect(url: &str) -> Result<Self, Error> {
+        let random = getrandom::u64().map_err(|error| Error::surprise(error.to_string()))?;
+        let prefix = format!("tenure-bench-{random:016x}");
+        let etcd = Etcd::builder(url).environment()?.prefix(&prefix).connect().await?;
+        Ok(Site { locker: Locker::new(etcd), url: url.into(), prefix })
+    }
+
+    /// One more of our side, with connections and a session of its own.
+    fn another_locker(&self) -> impl Future<Output = Result<Locker, Error>> + Send + use<> {
+        let builder = Etcd::builder(&self.url).environment();
+        let builder = builder.map(|builder| builder.prefix(&self.prefix));
+        async { Ok(Locker::new(builder?.connect().await?)) }
+    }
+
+    /// One of the bare side, whose keys go with its lease.
+    fn another_bare(&self) -> impl Future<Output = Result<Bare, Error>> + Send + use<> {
+        let builder = Etcd::builder(&self.url).environment();
+        async { Ok(builder?.bare().await?) }
+    }
+
+    /// The name of a key of the bare side.
+    fn bare_key(&self, number: usize) -> String {
+        format!("{}/bare/{number}/", self.prefix)
+    }
+
+    /// Ends our side: with its session goes its key.
+    pub(crate) async fn clear(&self) {
+        self.locker.shutdown(DRAIN).await;
+    }
+}

@@ -1,0 +1,385 @@
+//! A claim's seat: its key at the server, and what is known of it.
+//!
+//! In: a claim. Out: the requests that ask for, look at and give back its key, and what we remember
+//! between them. No request is sent here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tenure_core::time::UnixMillis;
+use tenure_core::{Claim, Key, Token};
+use tokio_util::sync::CancellationToken;
+
+use crate::keys::Keys;
+use crate::proto::{Compare, KeyValue, Op, RangeRequest, RangeResponse, RequestOp, TxnRequest};
+use crate::session::{Lasts, Session};
+use crate::value::{self, Author};
+
+/// All seats of this process, by token.
+#[derive(Debug, Default)]
+pub(crate) struct Seats(Mutex<HashMap<Token, Arc<Seat>>>);
+
+impl Seats {
+    pub(crate) fn get(&self, token: Token) -> Option<Arc<Seat>> {
+        self.all().get(&token).cloned()
+    }
+
+    pub(crate) fn add(&self, seat: Arc<Seat>) {
+        self.all().insert(seat.token, seat);
+    }
+
+    /// Nobody has to do with it any more.
+    pub(crate) fn remove(&self, token: Token) {
+        let removed = self.all().remove(&token);
+        if let Some(seat) = removed {
+            seat.over.cancel();
+        }
+    }
+
+    /// Those that hold a lock on `session`.
+    pub(crate) fn held_on(&self, session: &Session) -> Vec<Arc<Seat>> {
+        let on = |seat: &&Arc<Seat>| seat.is_held() && seat.session().lease() == session.lease();
+        self.all().values().filter(on).cloned().collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Token, Arc<Seat>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    /// What the keys of all claims on the lock start with.
+    pub(crate) queue: Bytes,
+    value: Bytes,
+    state: Mutex<State>,
+    /// Cancelled when nobody has to do with it any more.
+    pub(crate) over: CancellationToken,
+}
+
+#[derive(Debug)]
+struct State {
+    name: Bytes,
+    session: Arc<Session>,
+    session_key: Bytes,
+    /// Where its key may have gone without our knowing.
+    perhaps: Option<Arc<Session>>,
+    /// The revision at which the key was created; zero if that is not known.
+    created: i64,
+    /// The revision at which the key was last written by us; zero if that is not known.
+    written: i64,
+    /// Whether it was ever asked for.
+    sent: bool,
+    /// Whether a request may still be carried out that would create the key.
+    stray: bool,
+    held: bool,
+    /// It has been asked to be given back, and whether it was ours for certain at the time.
+    given_back: Option<bool>,
+}
+
+/// A seat at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Now {
+    pub(crate) name: Bytes,
+    pub(crate) session: Arc<Session>,
+    pub(crate) session_key: Bytes,
+    pub(crate) created: i64,
+    pub(crate) written: i64,
+    pub(crate) sent: bool,
+    pub(crate) stray: bool,
+    pub(crate) given_back: Option<bool>,
+}
+
+/// Who is before a claim, as of a revision.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) created: i64,
+    pub(crate) revision: i64,
+    pub(crate) term: u64,
+    /// The claim right before; nobody if the lock is this claim's.
+    pub(crate) before: Option<Bytes>,
+    /// How many hold and wait.
+    pub(crate) count: i64,
+    /// The oldest claim, where it was read.
+    pub(crate) first: Option<KeyValue>,
+    /// What was known of the session before this was asked for, and so is confirmed by it.
+    pub(crate) lasts: Option<Lasts>,
+}
+
+impl Seat {
+    pub(crate) fn new(keys: &Keys, author: &Author, claim: &Claim, session: Arc<Session>) -> Self {
+        let queue = keys.queue(claim.key());
+        let name = keys.claim(&queue, session.lease(), claim.token());
+        let value = author.write(claim, UnixMillis::now());
+        Self::of(keys, claim, session, queue, name, value)
+    }
+
+    /// One that another process took, under the name that it has.
+    pub(crate) fn adopted(
+        keys: &Keys,
+        claim: &Claim,
+        session: Arc<Session>,
+        found: KeyValue,
+    ) -> Self {
+        let queue = keys.queue(claim.key());
+        let seat = Self::of(keys, claim, session, queue, found.key, found.value);
+        let mut state = seat.state();
+        (state.created, state.written) = (found.create_revision, found.mod_revision);
+        (state.sent, state.held) = (true, true);
+        drop(state);
+        seat
+    }
+
+    fn of(
+        keys: &Keys,
+        claim: &Claim,
+        session: Arc<Session>,
+        queue: Bytes,
+        name: Bytes,
+        value: Bytes,
+    ) -> Self {
+        let state = State {
+            name,
+            session_key: keys.session(session.lease()),
+            session,
+            perhaps: None,
+            created: 0,
+            written: 0,
+            sent: false,
+            stray: false,
+            held: false,
+            given_back: None,
+        };
+        Seat {
+            key: claim.key().clone(),
+            token: claim.token(),
+            queue,
+            value,
+            state: Mutex::new(state),
+            over: CancellationToken::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let state = self.state();
+        Now {
+            name: state.name.clone(),
+            session: state.session.clone(),
+            session_key: state.session_key.clone(),
+            created: state.created,
+            written: state.written,
+            sent: state.sent,
+            stray: state.stray,
+            given_back: state.given_back,
+        }
+    }
+
+    pub(crate) fn session(&self) -> Arc<Session> {
+        self.state().session.clone()
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.state().held
+    }
+
+    /// It is asked for now. Until that is answered, it may be had at any later time.
+    pub(crate) fn sending(&self) -> Sending<'_> {
+        let mut state = self.state();
+        state.sent = true;
+        Sending { seat: self, before: std::mem::replace(&mut state.stray, true) }
+    }
+
+    /// Its key is there: when it was created, and last written.
+    pub(crate) fn found(&self, created: i64, written: i64) {
+        let mut state = self.state();
+        (state.created, state.written) = (created, written);
+    }
+
+    pub(crate) fn set_held(&self) {
+        self.state().held = true;
+    }
+
+    /// Nothing can be carried out late any more.
+    pub(crate) fn no_strays(&self) {
+        self.state().stray = false;
+    }
+
+    /// It is asked to be given back; `ours` says whether it is ours for certain. The first time counts.
+    pub(crate) fn giving_back(&self, ours: bool) {
+        self.state().given_back.get_or_insert(ours);
+    }
+
+    /// Its key may move to `session`, or may have moved.
+    pub(crate) fn moving_to(&self, session: Arc<Session>) {
+        self.state().perhaps = Some(session);
+    }
+
+    /// Whether it is not known to which session its key has moved.
+    pub(crate) fn may_have_moved(&self) -> bool {
+        self.state().perhaps.is_some()
+    }
+
+    /// Its key was written at `revision`, on the session that it has: it has not moved, and will not. The
+    /// session that it might have moved to.
+    pub(crate) fn stays(&self, revision: i64) -> Option<Arc<Session>> {
+        let mut state = self.state();
+        state.written = revision;
+        state.perhaps.take()
+    }
+
+    /// Its key was written at `revision`, by the request that moved it to `session`.
+    pub(crate) fn moved(&self, session: &Arc<Session>, revision: i64) {
+        let mut state = self.state();
+        (state.session, state.perhaps, state.written) = (session.clone(), None, revision);
+    }
+
+    /// Its key hangs on `lease` since `written`: whether that is a session of ours.
+    pub(crate) fn found_on(&self, lease: i64, written: i64) -> bool {
+        let mut state = self.state();
+        match state.perhaps.take_if(|session| session.lease() == lease) {
+            Some(session) => {
+                (state.session, state.written) = (session, written);
+                true
+            }
+            None => state.session.lease() == lease,
+        }
+    }
+
+    /// Asks for the lock if nobody has it and nobody waits, without standing in the queue.
+    pub(crate) fn try_it(&self, now: &Now) -> TxnRequest {
+        let free = Compare::none_under(self.queue.clone());
+        TxnRequest {
+            compare: vec![free, now.unguarded()],
+            success: vec![self.put(now)],
+            failure: vec![self.read_first(), now.read_guard()],
+        }
+    }
+
+    /// Takes a lock that nobody has or wants; stands in the queue of any other. One transaction within
+    /// another, so that the usual case costs the server no look at the queue.
+    pub(crate) fn enter(&self, now: &Now) -> TxnRequest {
+        let free = Compare::none_under(self.queue.clone());
+        TxnRequest {
+            compare: vec![free, now.unguarded()],
+            success: vec![self.put(now)],
+            failure: vec![Op::Txn(self.stand(now)).into()],
+        }
+    }
+
+    fn stand(&self, now: &Now) -> TxnRequest {
+        let absent = Compare::created(now.name.clone(), 0);
+        let last_two = RangeRequest::under(self.queue.clone()).newest_first().limit(2).keys_only();
+        let mine = RangeRequest::one(now.name.clone()).keys_only();
+        TxnRequest {
+            compare: vec![absent, now.unguarded()],
+            success: vec![self.put(now), self.read_first(), Op::range(last_two)],
+            failure: vec![self.read_first(), now.read_guard(), Op::range(mine)],
+        }
+    }
+
+    /// Looks at who is right before us, and whether we are still there.
+    pub(crate) fn look(&self, created: i64) -> RangeRequest {
+        let queue = RangeRequest::under(self.queue.clone());
+        queue.created_by(created).newest_first().limit(2).keys_only()
+    }
+
+    /// Looks at who has the lock, and whether anybody else wants it.
+    pub(crate) fn check(&self) -> RequestOp {
+        let queue = RangeRequest::under(self.queue.clone());
+        Op::range(queue.oldest_first().limit(1).keys_only())
+    }
+
+    /// Gives the lock back.
+    pub(crate) fn give_back(&self, keys: &Keys, now: &Now) -> TxnRequest {
+        let mut success = vec![Op::delete(now.name.clone())];
+        success.extend(now.shut_out_strays());
+        self.if_ours(keys, now, success)
+    }
+
+    /// Gives the lock back, and keeps it closed for as long as `lease` lasts.
+    pub(crate) fn close(&self, keys: &Keys, now: &Now, lease: i64) -> TxnRequest {
+        let closed = Op::put(now.name.clone(), value::closed(&self.value), lease);
+        let mut success = vec![closed];
+        success.extend(now.shut_out_strays());
+        self.if_ours(keys, now, success)
+    }
+
+    /// Hangs the key on `lease`, if nobody has written it since we did. Its place in the queue and its
+    /// fence stay. With the lease that it has, it shuts out every such request that was sent before.
+    pub(crate) fn move_to(&self, keys: &Keys, now: &Now, lease: i64) -> TxnRequest {
+        let moved = Op::put(now.name.clone(), self.value.clone(), lease);
+        let mut ask = self.if_ours(keys, now, vec![moved]);
+        ask.compare.push(Compare::modified(now.name.clone(), now.written));
+        ask
+    }
+
+    /// Deletes the key, whether it is there or not, and shuts out what would still create it.
+    pub(crate) fn undo(&self, now: &Now) -> TxnRequest {
+        let mut success = vec![Op::delete(now.name.clone())];
+        success.extend(now.shut_out_strays());
+        TxnRequest { success, ..Default::default() }
+    }
+
+    /// Does it if the key is the one that we created, and hangs on our session.
+    fn if_ours(&self, keys: &Keys, now: &Now, success: Vec<RequestOp>) -> TxnRequest {
+        let ours = Compare::created(now.name.clone(), now.created);
+        let here = Compare::leased(now.name.clone(), now.session.lease());
+        let mine = Op::range(RangeRequest::one(now.name.clone()));
+        let forced = Op::range(RangeRequest::one(keys.forced(self.token)));
+        TxnRequest { compare: vec![ours, here], success, failure: vec![mine, forced] }
+    }
+
+    fn put(&self, now: &Now) -> RequestOp {
+        Op::put(now.name.clone(), self.value.clone(), now.session.lease())
+    }
+
+    fn read_first(&self) -> RequestOp {
+        Op::range(RangeRequest::under(self.queue.clone()).oldest_first().limit(1))
+    }
+}
+
+impl Now {
+    /// No claim of the session has been undone since we last looked.
+    fn unguarded(&self) -> Compare {
+        Compare::modified(self.session_key.clone(), self.session.guard())
+    }
+
+    fn read_guard(&self) -> RequestOp {
+        Op::range(RangeRequest::one(self.session_key.clone()).keys_only())
+    }
+
+    /// Makes every request fail that was sent before now, on a session that outlives the claim.
+    fn shut_out_strays(&self) -> Option<RequestOp> {
+        let needed = self.stray && !self.session.is_own();
+        let lease = self.session.lease();
+        needed.then(|| Op::put(self.session_key.clone(), Bytes::new(), lease))
+    }
+}
+
+/// A request that is under way. Dropped without [`answered`](Self::answered), it may be carried out at
+/// any later time.
+pub(crate) struct Sending<'a> {
+    seat: &'a Seat,
+    before: bool,
+}
+
+impl Sending<'_> {
+    /// It was carried out, or never will be.
+    pub(crate) fn answered(self) {
+        self.seat.state().stray = self.before;
+    }
+}
+
+/// Who is right before the claim with the key `name`, as the server showed it: the claim itself first,
+/// if it is still there.
+pub(crate) fn before(name: &Bytes, found: &RangeResponse) -> Option<Option<Bytes>> {
+    let mine = found.kvs.first()?;
+    (mine.key == *name).then(|| found.kvs.get(1).map(|kv| kv.key.clone()))
+}

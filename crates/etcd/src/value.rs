@@ -1,0 +1,148 @@
+//! The value of a claim's key: who holds the lock or waits for it, in words that a person can read.
+//!
+//! ```text
+//! t1:held:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>
+//! ```
+//!
+//! `t1` is the version of the format; `since` the wall clock of whoever asked, in milliseconds, when it
+//! asked. The rest is for people: percent-encoded, and missing from the end on where there is nothing
+//! to say. `closed` instead of `held` says that the lock was released and is kept closed for a while.
+//! A value of any other form is *foreign*: its key counts as a claim like any other.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use tenure_core::time::UnixMillis;
+use tenure_core::{Claim, Client, Holder};
+
+/// What would end a field, or could not be told from an escape.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b':').add(b'%');
+const HELD: &str = "t1:held:";
+const CLOSED: &str = "t1:closed:";
+
+/// The part of a value that is the same for all claims of this process, written once.
+#[derive(Clone, Debug)]
+pub(crate) struct Author(String);
+
+impl Author {
+    /// This process.
+    pub(crate) fn new() -> Self {
+        let Client { host, pid, user, program } = Client::this_process();
+        let pid = pid.to_string();
+        Author([host, &pid, user, program].map(|field| escape(field)).join(":"))
+    }
+
+    /// What the key of `claim` is to hold.
+    pub(crate) fn write(&self, claim: &Claim, since: UnixMillis) -> Bytes {
+        let mut text = String::with_capacity(self.0.len() + 32);
+        text.push_str(HELD);
+        text.push_str(&since.0.to_string());
+        text.push(':');
+        text.push_str(&self.0);
+        for note in notes(claim) {
+            text.push(':');
+            text.push_str(&escape(note));
+        }
+        text.into()
+    }
+}
+
+fn notes(claim: &Claim) -> Vec<&str> {
+    match (claim.label(), claim.reason()) {
+        (None, None) => vec![],
+        (Some(label), None) => vec![label],
+        (label, Some(reason)) => vec![label.unwrap_or_default(), reason],
+    }
+}
+
+fn escape(field: &str) -> String {
+    utf8_percent_encode(field, ESCAPED).to_string()
+}
+
+/// What a key says once its lock is released and kept closed.
+pub(crate) fn closed(held: &[u8]) -> Bytes {
+    let rest = held.strip_prefix(HELD.as_bytes()).unwrap_or_default();
+    [CLOSED.as_bytes(), rest].concat().into()
+}
+
+/// Whether it says that.
+pub(crate) fn is_closed(value: &[u8]) -> bool {
+    value.starts_with(CLOSED.as_bytes())
+}
+
+/// Who it is, with what is left of the lease.
+pub(crate) fn holder(value: &[u8], left: Option<Duration>) -> Holder {
+    let said = std::str::from_utf8(value).ok().and_then(parse);
+    let mut holder = said.unwrap_or_else(Holder::unknown);
+    holder.lease_left = left;
+    holder
+}
+
+fn parse(text: &str) -> Option<Holder> {
+    let closing = text.starts_with(CLOSED);
+    let body = text.strip_prefix(HELD).or_else(|| text.strip_prefix(CLOSED))?;
+    let fields: Vec<&str> = body.split(':').collect();
+    // A note that is cut short or unreadable costs the words, not the lock.
+    let field = |index: usize| fields.get(index).and_then(|field| unescape(field));
+    let mut holder = Holder::unknown();
+    holder.since = field(0).and_then(|since| since.parse().ok()).map(UnixMillis);
+    holder.client = client(&field);
+    holder.label = field(5).filter(|label| !label.is_empty());
+    holder.reason = field(6).filter(|reason| !reason.is_empty());
+    holder.closing = closing;
+    Some(holder)
+}
+
+fn client(field: &impl Fn(usize) -> Option<String>) -> Option<Client> {
+    let pid = field(2)?.parse().ok()?;
+    Some(Client { host: field(1)?, pid, user: field(3)?, program: field(4)? })
+}
+
+fn unescape(field: &str) -> Option<String> {
+    percent_decode_str(field).decode_utf8().ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_core::{Key, Terms, Token};
+
+    use super::*;
+
+    fn written(label: Option<&str>, reason: Option<&str>) -> Bytes {
+        let terms = Terms::new(Duration::from_secs(30));
+        let terms = terms.label(label.map(Arc::from)).reason(reason.map(Arc::from));
+        let claim = Claim::new(Key::new("k").unwrap(), Token::random().unwrap(), terms);
+        Author::new().write(&claim, UnixMillis(1_800_000_000_000))
+    }
+
+    /// What is written is read back, also with the characters that mean something to the format.
+    #[test]
+    fn values_round_trip() {
+        let words =
+            [(None, None), (Some("a:b%3A\n"), None), (None, Some("ü:")), (Some("l"), Some("r"))];
+        for (label, reason) in words {
+            let value = written(label, reason);
+            for (value, closing) in [(value.clone(), false), (closed(&value), true)] {
+                let holder = holder(&value, Some(Duration::from_secs(3)));
+                assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
+                assert_eq!((holder.label.as_deref(), holder.reason.as_deref()), (label, reason));
+                assert_eq!(holder.since, Some(UnixMillis(1_800_000_000_000)));
+                assert_eq!(holder.lease_left, Some(Duration::from_secs(3)));
+                assert_eq!((holder.closing, is_closed(&value)), (closing, closing));
+            }
+        }
+    }
+
+    /// t60: anything else is foreign, and a version to come is too.
+    #[test]
+    fn t60_other_values_are_foreign() {
+        for raw in ["", "x", "t1", "t2:held:1:h:1:u:p"] {
+            assert_eq!(holder(raw.as_bytes(), None), Holder::unknown(), "{raw}");
+        }
+        assert_eq!(holder(b"t1:held:\xff", None), Holder::unknown());
+        assert_eq!(holder(b"t1:held:1", None).since, Some(UnixMillis(1)));
+    }
+}

@@ -1,0 +1,282 @@
+//! Three members: a leader that is killed, stopped or cut off while locks are held and waited for.
+
+use std::time::Duration;
+
+use tenure_core::{Guard, Locker};
+use tenure_testkit::servers::{EtcdCluster, EtcdServer};
+use tenure_testkit::wait::{eventually, lapse, within};
+use tokio::task::JoinHandle;
+
+use crate::support::{LOCKS, builder, claims_are, cluster};
+
+/// Long enough for an election and a half.
+const TTL: Duration = Duration::from_secs(6);
+
+/// A process of its own, with time-outs that an election fits into several times.
+async fn process(url: &str) -> Locker {
+    let builder = builder(url).connect_timeout(Duration::from_secs(2));
+    let connected = within("a connection", builder.connect()).await.expect("it can be used");
+    Locker::builder(connected).ttl(TTL).build().unwrap()
+}
+
+/// One that knows only this member.
+fn only(server: &EtcdServer) -> String {
+    server.url()
+}
+
+/// One that knows all, and this one first.
+fn first(cluster: &EtcdCluster, index: usize) -> String {
+    let ports = (0..3).map(|step| cluster.member((index + step) % 3).port());
+    let hosts: Vec<_> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("etcd://{}", hosts.join(","))
+}
+
+/// A lock that one process holds, and others wait for.
+struct Scene {
+    holder: Guard,
+    waiting: Vec<JoinHandle<Guard>>,
+    key: &'static str,
+}
+
+impl Scene {
+    /// The holder and two waiters, each connected to another member first.
+    async fn set(cluster: &EtcdCluster, key: &'static str) -> Self {
+        let leader = cluster.leader();
+        let holder = process(&first(cluster, leader)).await;
+        let holder = within("the lock", holder.lock(key).into_future()).await.unwrap();
+        let mut waiting = Vec::new();
+        for step in 0..2 {
+            let waiter = process(&first(cluster, (leader + step) % 3)).await;
+            waiting.push(tokio::spawn(async move { patient(waiter, key).await }));
+            claims_are(cluster.any(), key, step + 2).await;
+        }
+        Scene { holder, waiting, key }
+    }
+
+    /// The holder still has it and nobody else, or has lost it and somebody else may.
+    fn excludes(&self) {
+        let others = self.waiting.iter().filter(|waiting| waiting.is_finished()).count();
+        assert!(!self.holder.is_held() || others == 0, "two holders at once");
+    }
+
+    async fn excludes_for(&self, time: Duration) {
+        let mut left = 40;
+        while left > 0 {
+            self.excludes();
+            lapse(time / 40).await;
+            left -= 1;
+        }
+    }
+
+    /// Everybody gets it in turn, and nothing is left.
+    async fn plays_out(self, cluster: &EtcdCluster) {
+        let mut fence = self.holder.fence();
+        if self.holder.is_held() {
+            let _ = within("a release", self.holder.release()).await;
+        }
+        let mut left = self.waiting;
+        while !left.is_empty() {
+            let (guard, rest) = next(left).await;
+            assert!(guard.is_held() && guard.fence() > fence);
+            fence = guard.fence();
+            let _ = within("a release", guard.release()).await;
+            left = rest;
+        }
+        claims_are(cluster.any(), self.key, 0).await;
+    }
+}
+
+/// Waits through whatever passes.
+async fn patient(locker: Locker, key: &str) -> Guard {
+    loop {
+        match locker.lock(key).await {
+            Ok(guard) => return guard,
+            Err(error) => {
+                let passes = error.is_unavailable() || error.is_unknown() || error.is_lost();
+                assert!(passes, "{error:?}");
+                lapse(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Whoever of them gets it first, alone, and the others.
+async fn next(mut waiting: Vec<JoinHandle<Guard>>) -> (Guard, Vec<JoinHandle<Guard>>) {
+    let what = "somebody's turn";
+    eventually(what, || async { waiting.iter().any(JoinHandle::is_finished) }).await;
+    let index = waiting.iter().position(JoinHandle::is_finished).expect("waited for");
+    let guard = waiting.remove(index).await.unwrap();
+    lapse(Duration::from_millis(100)).await;
+    let others = waiting.iter().any(JoinHandle::is_finished);
+    assert!(!others || !guard.is_held(), "two holders at once");
+    (guard, waiting)
+}
+
+/// t29: the leader is killed: the holder keeps the lock, those who wait wait on, and each has its turn.
+#[tokio::test]
+async fn t29_the_leader_is_killed() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "killed").await;
+    let leader = cluster.leader();
+    cluster.kill(leader);
+    assert_ne!(cluster.leader(), leader);
+    scene.excludes_for(TTL + Duration::from_secs(1)).await;
+    assert!(scene.holder.is_held(), "kept alive through another member");
+    cluster.start_again(leader);
+    scene.plays_out(&cluster).await;
+}
+
+/// t29: the leader is cut off from the others, with the holder and a waiter connected to it.
+#[tokio::test]
+async fn t29_the_leader_is_cut_off() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "cut-off").await;
+    let leader = cluster.leader();
+    cluster.isolate(leader);
+    assert_ne!(cluster.leader(), leader);
+    scene.excludes_for(TTL + Duration::from_secs(1)).await;
+    assert!(scene.holder.is_held(), "kept alive through another member");
+    cluster.rejoin(leader);
+    scene.plays_out(&cluster).await;
+}
+
+/// t29: the leader stands still for less than a lease: nobody loses anything.
+#[tokio::test]
+async fn t29_the_leader_stands_still_briefly() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "still").await;
+    let leader = cluster.leader();
+    cluster.pause(leader);
+    lapse(Duration::from_secs(2)).await;
+    cluster.go_on(leader);
+    scene.excludes_for(TTL + Duration::from_secs(1)).await;
+    assert!(scene.holder.is_held());
+    scene.plays_out(&cluster).await;
+}
+
+/// t29: a follower that the holder and a waiter are connected to is cut off: they go elsewhere in time.
+#[tokio::test]
+async fn t29_a_follower_is_cut_off() {
+    let cluster = cluster().await;
+    let follower = cluster.follower();
+    let (a, b) =
+        (process(&first(&cluster, follower)).await, process(&first(&cluster, follower)).await);
+    let guard = a.lock("follower").await.unwrap();
+    let waiting = tokio::spawn(async move { patient(b, "follower").await });
+    claims_are(cluster.any(), "follower", 2).await;
+    cluster.isolate(follower);
+    lapse(TTL + Duration::from_secs(1)).await;
+    assert!(guard.is_held() && !waiting.is_finished());
+    // It may not be known at once what became of it: the member that is asked first hears nobody.
+    let _ = within("an answer", guard.release()).await;
+    let next = within("the waiter's turn, while its first member is cut off", waiting).await;
+    let next = next.unwrap();
+    assert!(next.is_held());
+    cluster.rejoin(follower);
+    // Its return may cost the leader its office.
+    let _ = within("an answer", next.release()).await;
+    claims_are(cluster.any(), "follower", 0).await;
+}
+
+/// A waiter that knows one member only, and that one is cut off and comes back: it is not for ever deaf.
+#[tokio::test]
+async fn a_waiter_with_one_member_that_comes_back() {
+    let cluster = cluster().await;
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let (a, b) =
+        (process(&first(&cluster, leader)).await, process(&only(cluster.member(follower))).await);
+    let guard = a.lock("one").await.unwrap();
+    let waiting = tokio::spawn(async move { patient(b, "one").await });
+    claims_are(cluster.any(), "one", 2).await;
+    cluster.isolate(follower);
+    lapse(Duration::from_secs(2)).await;
+    guard.release().await.unwrap();
+    lapse(Duration::from_secs(1)).await;
+    cluster.rejoin(follower);
+    assert!(within("the waiter's turn", waiting).await.unwrap().is_held());
+}
+
+/// t29: with the majority gone for longer than a lease the lock is lost on time, and nobody gets it
+/// before the cluster is back.
+#[tokio::test]
+async fn t29_no_majority() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "majority").await;
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let until = scene.holder.valid_until();
+    cluster.kill(follower);
+    cluster.kill(leader);
+    within("the loss", scene.holder.lost()).await;
+    assert!(!scene.holder.is_held());
+    let late = tenure_core::time::Clock::system().now();
+    assert!(late <= until.after(TTL + Duration::from_secs(1)), "it knew on time");
+    assert!(scene.waiting.iter().all(|waiting| !waiting.is_finished()), "nobody can be granted it");
+    cluster.start_again(leader);
+    cluster.start_again(follower);
+    scene.plays_out(&cluster).await;
+}
+
+/// A member is replaced by one that starts empty, while a lock is held and waited for.
+#[tokio::test]
+async fn a_member_is_replaced() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "replaced").await;
+    cluster.replace(cluster.leader());
+    scene.excludes_for(Duration::from_secs(1)).await;
+    cluster.replace(cluster.follower());
+    scene.excludes_for(TTL).await;
+    assert!(scene.holder.is_held());
+    scene.plays_out(&cluster).await;
+}
+
+/// Leaders change by hand, again and again, while locks are taken and given back.
+#[tokio::test]
+async fn leaders_that_change() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "change").await;
+    let other = process(&cluster.url()).await;
+    for _ in 0..5 {
+        cluster.hand_on();
+        let guard = within("a lock", patient(other.clone(), "other")).await;
+        let _ = within("a release", guard.release()).await;
+        scene.excludes();
+    }
+    assert!(scene.holder.is_held());
+    scene.plays_out(&cluster).await;
+}
+
+/// Compaction and a change of leaders at once: a watch that cannot go on where it was.
+#[tokio::test]
+async fn compaction_with_a_new_leader() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "compacted").await;
+    cluster.any().ctl(&["put", "something", "else"]);
+    let leader = cluster.leader();
+    cluster.kill(leader);
+    cluster.any().compact();
+    cluster.start_again(leader);
+    scene.excludes_for(Duration::from_secs(2)).await;
+    scene.plays_out(&cluster).await;
+}
+
+/// The leader stands still for longer than leases last, while another keeps them alive. Servers below
+/// the floors then end them (etcd issue 15247): the holder is told at once by its watch, and never
+/// believes in the lock for longer than its lease; others are exempt from nothing.
+#[tokio::test]
+async fn t29_the_leader_stands_still_for_long() {
+    let cluster = cluster().await;
+    let scene = Scene::set(&cluster, "long").await;
+    let leader = cluster.leader();
+    cluster.pause(leader);
+    scene.excludes_for(TTL + Duration::from_secs(2)).await;
+    assert!(scene.holder.is_held(), "kept alive through the new leader");
+    cluster.go_on(leader);
+    // By the known bug it may be ended here, by nobody's fault but the server's: what must hold is
+    // that the holder hears of it.
+    lapse(Duration::from_secs(2)).await;
+    let kept = cluster.any().oldest_first(LOCKS).expect("it answers");
+    let ours = kept.iter().any(|(name, _)| name.starts_with("tenure/lock/long/"));
+    assert!(ours || !scene.holder.is_held(), "it believes in a lock that is gone");
+    scene.excludes();
+    scene.plays_out(&cluster).await;
+}

@@ -1,0 +1,109 @@
+//! What operators do: delete keys, take locks away, compact, restart.
+
+use std::time::{Duration, Instant};
+
+use tenure_core::backend::{Loss, Release};
+use tenure_testkit::servers::EtcdServer;
+use tenure_testkit::wait::within;
+
+use crate::support::{SHORT, claims, claims_are, lease_of, locker, of_ttl};
+
+/// How often a lock of this ttl is renewed.
+const RENEWAL: u32 = 3;
+/// What a slow machine may take on top.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// A holder whose key is deleted by hand has lost the lock, though its session lives: it hears of it
+/// within a renewal's time, and whoever waits gets the lock.
+#[tokio::test]
+async fn a_deleted_key_is_a_loss() {
+    let server = EtcdServer::start();
+    let ttl = Duration::from_secs(9);
+    let (a, b) = (of_ttl(&server.url(), ttl).await, locker(&server.url()).await);
+    let (guard, other) = (a.lock("k").await.unwrap(), a.lock("other").await.unwrap());
+    let waiting = tokio::spawn(b.lock("k").into_future());
+    claims_are(&server, "k", 2).await;
+    let (deleted, at) = (claims(&server, "k")[0].clone(), Instant::now());
+    server.delete(&deleted);
+    let loss = within("the loss", guard.lost()).await;
+    assert!(at.elapsed() < ttl / RENEWAL + SLACK, "{:?}", at.elapsed());
+    assert!(matches!(loss, Loss::Gone), "{loss:?}");
+    let next = within("the next one's turn", waiting).await.unwrap().unwrap();
+    assert!(next.is_held() && !guard.is_held() && other.is_held(), "the session lives");
+}
+
+/// The same with nobody waiting, and a ttl of its own.
+#[tokio::test]
+async fn a_deleted_key_of_a_session_of_its_own() {
+    let server = EtcdServer::start();
+    let a = locker(&server.url()).await;
+    let guard = a.lock("k").ttl(Duration::from_secs(3)).await.unwrap();
+    server.delete(&claims(&server, "k")[0]);
+    within("the loss", guard.lost()).await;
+    let error = guard.release().await.unwrap_err();
+    assert!(error.is_lost() || error.is_not_held(), "{error:?}");
+}
+
+/// A key that was deleted and put back by hand is not the claim that it was: its create revision is
+/// another, so its former holder has lost the lock.
+#[tokio::test]
+async fn a_key_put_back_by_hand() {
+    let server = EtcdServer::start();
+    let a = of_ttl(&server.url(), SHORT).await;
+    let guard = a.lock("k").await.unwrap();
+    let claim = claims(&server, "k")[0].clone();
+    server.delete(&claim);
+    server.ctl(&["put", &claim, "by hand", "--lease", lease_of(&claim)]);
+    within("the loss", guard.lost()).await;
+    assert!(!guard.is_held());
+}
+
+/// t68: a lock that is taken away by force: the holder hears by whom, the fence grows, and the token
+/// that was seen hits no newer claim.
+#[tokio::test]
+async fn t68_force_release() {
+    let server = EtcdServer::start();
+    let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
+    let guard = a.lock("k").await.unwrap();
+    let seen = b.inspect("k").await.unwrap().unwrap().holders[0].token.unwrap();
+    assert_eq!(b.force_release("k", seen, "eve: stuck").await.unwrap(), Release::Freed);
+    let at = Instant::now();
+    let loss = within("the loss", guard.lost()).await;
+    assert_eq!(loss, Loss::Forced("eve: stuck".into()));
+    assert!(at.elapsed() < SLACK, "told, not found at the next renewal: {:?}", at.elapsed());
+    let next = b.lock("k").await.unwrap();
+    assert!(next.fence() > guard.fence());
+    assert_eq!(b.force_release("k", seen, "eve: again").await.unwrap(), Release::NotHeld);
+    assert!(next.is_held() && claims(&server, "k").len() == 1);
+}
+
+/// Compaction hurts nobody who holds.
+#[tokio::test]
+async fn compaction_while_held() {
+    let server = EtcdServer::start();
+    let a = of_ttl(&server.url(), SHORT).await;
+    let guard = a.lock("k").await.unwrap();
+    for _ in 0..4 {
+        server.ctl(&["put", "something", "else"]);
+        server.compact();
+        tenure_testkit::wait::lapse(SHORT / 2).await;
+    }
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
+/// A server that is full refuses new locks with a typed error; what is held can be kept and released.
+#[tokio::test]
+async fn t41_a_full_server() {
+    let server = EtcdServer::start_with(&["--quota-backend-bytes=200000"]);
+    let a = of_ttl(&server.url(), SHORT).await;
+    let guard = a.lock("k").await.unwrap();
+    let filling = "x".repeat(100_000);
+    while server.try_ctl(&["put", "filling", &filling]).is_ok() {}
+    let error = within("a refusal", a.try_lock("other").into_future()).await.unwrap_err();
+    assert!(error.is_refused() || error.is_unavailable(), "{error:?}");
+    tenure_testkit::wait::lapse(SHORT * 2).await;
+    assert!(guard.is_held(), "keep-alives need no room");
+    guard.release().await.unwrap();
+    claims_are(&server, "k", 0).await;
+}

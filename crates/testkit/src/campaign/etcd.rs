@@ -1,0 +1,262 @@
+//! Three etcd servers, each behind a proxy for clients, and what can go wrong with them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Promise;
+use super::arena::{Arena, Fault, Strike};
+use crate::servers::EtcdCluster;
+use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
+use crate::wait::pass;
+
+/// What claims are called at the server: `tenure/lock/<name>/<lease>/<token>`.
+const LOCK: &str = "tenure/lock/";
+/// What of a claim's value stands before the label: version, state, since, host, pid, user, program.
+const BEFORE_LABEL: usize = 7;
+/// How many members there are.
+const SIZE: usize = 3;
+/// The first versions that are not known to end leases which are kept alive, when a leader goes on
+/// that stood still (etcd issue 15247).
+const SOUND: [(u32, u32, u32); 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
+
+/// A cluster of the campaign's own.
+pub struct EtcdArena {
+    cluster: EtcdCluster,
+    ways: Vec<Proxy>,
+    /// How many leases were ended by a member that had lost its office.
+    usurped: AtomicU64,
+}
+
+impl EtcdArena {
+    /// Faults that keep the servers' data, and in which no version is known to break its word.
+    pub const KEEP: [Fault<Self>; 14] = [
+        Fault::new("connections cut", cut),
+        Fault::new("requests and answers delayed", delay),
+        Fault::new("black hole", black_hole),
+        Fault::new("connections refused", refuse),
+        Fault::new("leader killed", kill_leader),
+        Fault::new("follower killed", kill_follower),
+        Fault::new("majority killed", kill_majority),
+        Fault::new("leader cut off", isolate_leader),
+        Fault::new("follower cut off", isolate_follower),
+        Fault::new("leader stopped for a moment", stop_leader_briefly),
+        Fault::new("follower stopped", stop_follower),
+        Fault::new("leader changed", change_leader),
+        Fault::new("history compacted", compact),
+        Fault::new("member replaced", replace),
+    ];
+
+    /// A leader that stands still for longer than leases last. Versions below the floors then end
+    /// leases that are kept alive (etcd issue 15247): on those, two may hold one key.
+    pub const STALL: [Fault<Self>; 2] =
+        [Fault::new("leader stopped", stop_leader), Fault::new("history compacted", compact)];
+
+    /// Faults that take locks away.
+    pub const DESTROY: [Fault<Self>; 3] = [
+        Fault::new("claim deleted", delete),
+        Fault::new("lease revoked", revoke),
+        Fault::new("leader killed", kill_leader),
+    ];
+
+    /// Three members.
+    pub fn start() -> Self {
+        let cluster = EtcdCluster::start();
+        let ways = (0..SIZE).map(|index| Proxy::raw(cluster.member(index).port())).collect();
+        EtcdArena { cluster, ways, usurped: AtomicU64::new(0) }
+    }
+
+    /// What must hold under [`STALL`](Self::STALL), with this version.
+    pub fn stalled(&self) -> Promise {
+        let version = self.cluster.any().version();
+        let known = SOUND.iter().find(|floor| (floor.0, floor.1) == (version.0, version.1));
+        match known.map_or(version > SOUND[2], |floor| version >= *floor) {
+            true => Promise::Everything,
+            false => Promise::Order,
+        }
+    }
+
+    /// How many leases were ended by members that had stood still and did not lead any more: what
+    /// etcd issue 15247 looks like from outside, seen in the members' own counts.
+    pub fn usurped(&self) -> u64 {
+        self.usurped.load(Ordering::Relaxed)
+    }
+
+    /// One way to the servers, or all.
+    fn some_ways(&self, strike: &mut Strike<'_>) -> Vec<&Proxy> {
+        match strike.dice.one_in(3) {
+            true => self.ways.iter().collect(),
+            false => vec![strike.dice.pick(&self.ways)],
+        }
+    }
+
+    /// Rules for a while. What they have broken is cut: half a message must not become a whole one.
+    fn for_a_while(&self, ways: &[&Proxy], rules: &[Rule], time: Duration) {
+        for way in ways {
+            rules.iter().for_each(|rule| way.rule(rule.clone()));
+        }
+        pass(time);
+        for way in ways {
+            way.refuse();
+            way.cut(Cut::Reset);
+            way.heal();
+        }
+    }
+
+    fn kill_for(&self, index: usize, time: Duration) {
+        self.cluster.kill(index);
+        pass(time);
+        self.cluster.start_again(index);
+    }
+
+    fn isolate_for(&self, index: usize, time: Duration) {
+        self.cluster.isolate(index);
+        pass(time);
+        self.cluster.rejoin(index);
+    }
+
+    fn stop_for(&self, index: usize, time: Duration) {
+        self.cluster.pause(index);
+        pass(time);
+        self.cluster.go_on(index);
+    }
+}
+
+impl Arena for EtcdArena {
+    fn url(&self) -> String {
+        let hosts: Vec<_> =
+            self.ways.iter().map(|way| format!("127.0.0.1:{}", way.port())).collect();
+        format!("etcd://{}", hosts.join(","))
+    }
+
+    fn heal(&self) {
+        self.ways.iter().for_each(Proxy::heal);
+        self.cluster.is_whole();
+    }
+
+    fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
+        let members = (0..SIZE).map(|index| self.cluster.member(index));
+        let claims = members.filter_map(|member| member.oldest_first(LOCK)).next()?;
+        let holder = |key: &String| {
+            let queue = format!("{LOCK}{key}/");
+            let first = claims.iter().find(|(name, _)| name.starts_with(&queue));
+            first.and_then(|(_, value)| label(value))
+        };
+        Some(keys.iter().map(holder).collect())
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        self.cluster.any().oldest_first("").into_iter().flatten().map(|(name, _)| name).collect()
+    }
+}
+
+/// The label in a claim's value.
+fn label(value: &str) -> Option<String> {
+    value.split(':').nth(BEFORE_LABEL).map(Into::into)
+}
+
+fn cut(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let how = *strike.dice.pick(&[Cut::Close, Cut::Reset]);
+    for way in arena.some_ways(strike) {
+        way.cut(how);
+    }
+}
+
+fn delay(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let deed = Deed::Delay(strike.millis(1, 500));
+    let rules = [Way::Requests, Way::Replies].map(|way| Rule::on(way, deed.clone()));
+    let ways = arena.some_ways(strike);
+    arena.for_a_while(&ways, &rules, strike.millis(100, 2_000));
+}
+
+fn black_hole(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let both = [Way::Requests, Way::Replies].map(|way| Rule::on(way, Deed::Swallow));
+    let rules = *strike.dice.pick(&[&both[..], &both[..1], &both[1..]]);
+    let ways = arena.some_ways(strike);
+    arena.for_a_while(&ways, rules, strike.millis(100, 3_000));
+}
+
+fn refuse(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let ways = arena.some_ways(strike);
+    for way in &ways {
+        way.refuse();
+        way.cut(Cut::Reset);
+    }
+    pass(strike.millis(100, 2_000));
+    ways.iter().for_each(|way| way.heal());
+}
+
+fn kill_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    arena.kill_for(arena.cluster.leader(), strike.millis(10, 2_500));
+}
+
+fn kill_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    arena.kill_for(arena.cluster.follower(), strike.millis(10, 2_500));
+}
+
+fn kill_majority(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let (leader, follower) = (arena.cluster.leader(), arena.cluster.follower());
+    arena.cluster.kill(follower);
+    arena.kill_for(leader, strike.millis(10, 2_500));
+    arena.cluster.start_again(follower);
+}
+
+fn isolate_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    arena.isolate_for(arena.cluster.leader(), strike.millis(500, 4_000));
+}
+
+fn isolate_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    arena.isolate_for(arena.cluster.follower(), strike.millis(500, 4_000));
+}
+
+/// For far less than an election takes, also on a busy machine: it must not lose its office by that.
+fn stop_leader_briefly(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    arena.stop_for(arena.cluster.leader(), strike.millis(10, 400));
+}
+
+fn stop_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    arena.stop_for(arena.cluster.follower(), strike.millis(100, 4_000));
+}
+
+fn stop_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let leader = arena.cluster.leader();
+    let member = arena.cluster.member(leader);
+    let before = member.metrics().leases_ended();
+    arena.stop_for(leader, strike.millis(1_000, 6_000));
+    // It hears of its successor at once, and does not need longer than this to act as if it had not.
+    pass(Duration::from_millis(700));
+    if !member.is_leader() {
+        let ended = member.metrics().leases_ended() - before;
+        arena.usurped.fetch_add(ended, Ordering::Relaxed);
+    }
+}
+
+fn change_leader(arena: &EtcdArena, _: &mut Strike<'_>) {
+    arena.cluster.hand_on();
+}
+
+fn compact(arena: &EtcdArena, _: &mut Strike<'_>) {
+    arena.cluster.any().try_compact();
+}
+
+fn replace(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let (leader, follower) = (arena.cluster.leader(), arena.cluster.follower());
+    arena.cluster.replace(*strike.dice.pick(&[leader, follower]));
+}
+
+fn delete(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let key = strike.key();
+    strike.take_away(key, || {
+        let _ = arena.cluster.any().try_ctl(&["del", "--prefix", &format!("{LOCK}{key}/")]);
+    });
+}
+
+fn revoke(arena: &EtcdArena, strike: &mut Strike<'_>) {
+    let any = arena.cluster.any();
+    let said = any.try_ctl(&["lease", "list"]).unwrap_or_default();
+    let leases: Vec<&str> = said.lines().skip(1).collect();
+    if leases.is_empty() {
+        return;
+    }
+    let lease = *strike.dice.pick(&leases);
+    strike.take_all_away(|| drop(any.try_ctl(&["lease", "revoke", lease])));
+}
