@@ -62,6 +62,8 @@ pub(crate) struct Session {
     ended: CancellationToken,
     /// The server has been told that it ended, and has said so.
     revoked: AtomicBool,
+    /// Somebody watches for its end at the server.
+    watched: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -100,9 +102,9 @@ impl Session {
         let Lasts { from, ttl: granted, term } = lasts;
         let state = State { from, ttl: granted, term, retry: from, loss: None };
         let (state, guard) = (Mutex::new(state), AtomicI64::new(0));
-        let (ended, revoked) = Default::default();
+        let (ended, revoked, watched) = Default::default();
         let kept = AtomicBool::new(kind == Kind::Shared);
-        Session { lease, kind, ttl, state, guard, kept, ended, revoked }
+        Session { lease, kind, ttl, state, guard, kept, ended, revoked, watched }
     }
 
     pub(crate) fn lease(&self) -> i64 {
@@ -153,6 +155,11 @@ impl Session {
         drop(state);
         self.ended.cancel();
         true
+    }
+
+    /// Whether somebody watches for its end at the server; from now on somebody does.
+    pub(crate) fn set_watched(&self) -> bool {
+        self.watched.swap(true, Ordering::AcqRel)
     }
 
     /// The server knows nothing of it any more, nor of what hung on it.

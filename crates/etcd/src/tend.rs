@@ -53,6 +53,9 @@ impl Shared {
         if session.is_overdue(now) {
             self.lose(session, Loss::Expired);
         }
+        if !session.is_own() && !session.set_watched() {
+            tasks.spawn(self.clone().watch_for_end(session.clone()));
+        }
         if session.loss().is_some() {
             self.sessions.forget(session);
         } else if session.is_kept() && session.due() <= now {
@@ -60,6 +63,32 @@ impl Shared {
             session.retry(now.after(session.patience()));
             tasks.spawn(self.clone().keep(session.clone()));
         }
+    }
+
+    /// A session whose lease somebody else ends, an operator or a server that errs, takes its own key along:
+    /// whoever holds a lock on it hears it then, and not at the next renewal only.
+    async fn watch_for_end(self: Arc<Self>, session: Arc<Session>) {
+        let watch = async {
+            while !self.has_ended(&session).await.unwrap_or(false) {
+                self.clock.sleep(jittered(PAUSE)).await;
+            }
+            self.lose(&session, Loss::Session);
+        };
+        tokio::select! {
+            () = session.ended() => {}
+            () = watch => {}
+        }
+    }
+
+    /// Waits until the session's own key is deleted; whether its lease has gone with it.
+    async fn has_ended(&self, session: &Session) -> Result<bool, Trouble> {
+        let (key, filters) = (self.keys.session(session.lease()), vec![Filter::NoPut.into()]);
+        let create = WatchCreateRequest { key, filters, ..Default::default() };
+        let mut watching = self.renewals.watch(create).await?;
+        while watching.next().await?.events.is_empty() {}
+        let within = self.patience(session);
+        let left = self.ask_what_is_left(session.lease(), &self.renewals, within).await?;
+        Ok(left.ttl < 0)
     }
 
     async fn keep(self: Arc<Self>, session: Arc<Session>) {

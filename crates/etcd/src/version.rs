@@ -4,9 +4,9 @@
 //!
 //! Older releases answer a keep-alive as if the lease lived that has just been revoked (etcd issue
 //! 20547, mended in 3.4.38, 3.5.23 and 3.6.5), and a leader that has been replaced without noticing
-//! goes on renewing and revoking leases (issue 15247). Both can make a lock seem held that is not. We
-//! check what a keep-alive says, see `session.rs`, but what a server does by itself nobody can check: it may
-//! revoke a lease that is kept alive.
+//! goes on renewing and revoking leases (issue 15247, of which newer ones have less). Both can make a lock
+//! seem held that is not. We check what a keep-alive says, see `session.rs`; that a server revokes a lease
+//! which is kept alive can only be noticed, see `tend.rs`.
 
 /// The oldest that has the transactions we need.
 const OLDEST: (u32, u32) = (3, 4);
