@@ -17,11 +17,14 @@ use std::time::Duration;
 
 use crate::time::{Clock, Time};
 
-/// The shortest time between two looks; and how often a clock that is moved by hand is looked at.
+/// How often one is looked at whose time has come and who has not left yet; and a clock that is moved
+/// by hand.
 const TICK: Duration = Duration::from_millis(10);
 /// Bounds below this have a timer of their own. The ticker sleeps no longer: whoever comes meanwhile
 /// is seen in time.
 const COARSE_MIN: Duration = Duration::from_millis(200);
+/// The shortest sleep: nobody needs a bound to be kept better.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// After so many looks at nothing the ticker sleeps until it is woken, which costs more than a look.
 const EMPTY_LOOKS: u32 = 5;
 /// With nothing to look at for so long the ticker ends; the next bound starts another.
@@ -212,9 +215,11 @@ impl State {
 
     /// How long nobody's time will come.
     fn pause(&self, now: Time) -> Duration {
-        let first = self.slots.iter().flatten().map(|slot| slot.until.since(now)).min();
-        // One whose time has come may not have left yet.
-        first.map_or(COARSE_MIN, |first| first.clamp(TICK, COARSE_MIN))
+        let left = |slot: &Slot| match slot.until.since(now) {
+            Duration::ZERO => TICK,
+            left => left.clamp(SHORTEST, COARSE_MIN),
+        };
+        self.slots.iter().flatten().map(left).min().unwrap_or(COARSE_MIN)
     }
 
     /// Those to wake because their time has come.
@@ -272,6 +277,7 @@ mod tests {
         assert_eq!(pause_with(COARSE_MIN * 10), COARSE_MIN);
         assert_eq!(pause_with(COARSE_MIN / 2), COARSE_MIN / 2);
         assert_eq!(pause_with(Duration::ZERO), TICK);
+        assert_eq!(pause_with(Duration::from_nanos(1)), SHORTEST);
     }
 
     /// A bound is kept while a runtime stands still that was the first to need one.

@@ -13,6 +13,7 @@
 //! was sent. Fences tell: the heartbeat was answered with a stamp, which every later grant exceeds.
 //! Any other push may be of a grant that has ended since; the next heartbeat finds out.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,15 +122,17 @@ impl Shared {
                     self.see_trouble(claim, trouble, down_since)?
                 }
             };
-            tokio::select! {
-                biased;
-                push = slot.push() => {
-                    if let Some(grant) = self.believe(claim, push, heartbeat) {
-                        return Ok(grant);
-                    }
+            let told = pin!(async {
+                tokio::select! {
+                    biased;
+                    push = slot.push() => Some(push),
+                    _ = hearing.changed() => None,
                 }
-                _ = hearing.changed() => {}
-                () = self.clock.sleep(pause) => {}
+            });
+            let told = self.commands.of(claim.key()).bounds().within(pause, told).await;
+            let push = told.flatten();
+            if let Some(grant) = push.and_then(|push| self.believe(claim, push, heartbeat)) {
+                return Ok(grant);
             }
         }
     }

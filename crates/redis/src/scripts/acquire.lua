@@ -51,7 +51,7 @@ end
 -- Says that we are alive and what we want.
 local function beat(time)
   local good = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[7]
-  local said = string.format('%.0f', good) .. ' ' .. how .. ' ' .. ARGV[4] .. ' ' .. body
+  local said = string.format('%d', good) .. ' ' .. how .. ' ' .. ARGV[4] .. ' ' .. body
   redis.call('HSET', beats, token, said)
 end
 
@@ -71,8 +71,8 @@ local function wait(flag, client, holder)
   -- A queue lasts for an hour after the last sign of life. It is not made to last by every newcomer:
   -- where all are served before their second heartbeat, somebody comes within any two seconds.
   if added == 0 or before == 0 or how == 'poll' or time[1] % 60 < 2 then
-    redis.call('PEXPIRE', queue, 3600000)
-    redis.call('PEXPIRE', beats, 3600000)
+    redis.call('PEXPIRE', queue, '3600000')
+    redis.call('PEXPIRE', beats, '3600000')
   end
   if flag == '-' and holder ~= '' then
     redis.call('SET', lock, '*' .. string.sub(value, 2), 'KEEPTTL')

@@ -37,22 +37,22 @@ end
 -- itself. All that `hand_over` does, and `leave` before it, with the requests that this needs. Where
 -- anything is not plain or does not work, nothing counts that was done here: that is for them.
 if holder == token and closed == 0 then
-  local first = redis.pcall('ZRANGE', queue, 0, 1)
+  local first = redis.pcall('ZRANGE', queue, '0', '1')
   local next, after = first[1], first[2]
   local ours = next == token or after == token
   local beat = next and not ours and redis.pcall('HGET', beats, next)
   local good, ttl, client, words
   if type(beat) == 'string' then
-    good, ttl, client, words = string.match(beat, '^(%d+) push (%d+) t1:(%x+):%x+:%d+(.*)$')
+    good, ttl, client, words = string.match(beat, '^(%d+) push (%d+) t1:(%x+):%x+:%d+()')
   end
   local counted = client and redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)
   if counted and (counted[2] or 0) > 0 then
     local number, _, time = next_fence()
-    local now = number and time[1] * 1000 + math.floor(time[2] / 1000)
+    local now = number and time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
     if number and tonumber(good) >= now then
       local waited = after and '*' or '-'
-      local since = string.format('%.0f', now)
-      local theirs = waited .. 't1:' .. client .. ':' .. next .. ':' .. since .. words
+      local since = string.format('%d', now)
+      local theirs = waited .. 't1:' .. client .. ':' .. next .. ':' .. since .. string.sub(beat, words)
       local message = 'granted:' .. next .. ':' .. number .. ':' .. waited .. ':' .. lock
       -- The lock is its own before it is told.
       local seated = redis.pcall('SET', lock, theirs, 'PX', ttl)
