@@ -24,8 +24,7 @@ async fn told(server: &RedisServer, store: &Redis) -> (Arc<Claim>, JoinHandle<Gr
     let claim = claim("k", LONG);
     let (there, waits) = (store.clone(), claim.clone());
     let waiter = tokio::spawn(async move { there.acquire(&waits).await.unwrap() });
-    let beat = || server.client().text(&["HGET", BEATS, &claim.token().expose()]);
-    let told = || async { beat().is_some_and(|beat| beat.contains(" push ")) };
+    let told = || async { beat(server, &claim).is_some_and(|beat| beat.contains(" push ")) };
     eventually("it to wait", told).await;
     (claim, waiter)
 }
@@ -58,8 +57,12 @@ impl Place {
     }
 }
 
+fn beat(server: &RedisServer, claim: &Claim) -> Option<String> {
+    server.client().text(&["HGET", BEATS, &claim.token().expose()])
+}
+
 fn has_beat(server: &RedisServer, claim: &Claim) -> bool {
-    server.client().text(&["HGET", BEATS, &claim.token().expose()]).is_some()
+    beat(server, claim).is_some()
 }
 
 fn calls(server: &RedisServer, command: &str) -> usize {
@@ -82,7 +85,7 @@ async fn a_hand_over_takes_out_two_and_no_more() {
         let own = held.claim().token().expose();
         let ticket = place.behind(ticket(&server, &next)).to_string();
         server.client().command(&["ZADD", QUEUE, &ticket, &own]);
-        server.client().command(&["HSET", BEATS, &own, "9999999999999 push 1 t1:0:0:0"]);
+        server.client().command(&["HSET", BEATS, &own, &beat(&server, &next).unwrap()]);
         a.release(&held, Then::Free).await.unwrap();
         within("the turn", turn).await.unwrap();
         let value = get(&server, LOCK).unwrap();
