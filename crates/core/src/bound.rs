@@ -3,8 +3,8 @@
 //! In: a future and a bound. Out: what it came to, or `None` if the bound came first.
 //!
 //! A timer of the runtime's costs more than the rest of a lock's way through this process: it is set and
-//! taken back under a mutex that all workers share. Here one ticker looks at all bounds a hundred
-//! times a second, so a bound may come late by that; short ones get a timer of their own.
+//! taken back under a mutex that all workers share. Here one ticker looks after all bounds. No bound is
+//! shorter than it sleeps at most, so that nobody has to wake it for one; short ones get a timer of their own.
 //!
 //! The ticker is a thread, not a task: a runtime that is kept and not driven any more would keep its
 //! tasks, and with them everybody else's bounds.
@@ -17,10 +17,16 @@ use std::time::Duration;
 
 use crate::time::{Clock, Time};
 
-/// How often the ticker looks.
+/// How often one is looked at whose time has come and who has not left yet; and a clock that is moved
+/// by hand.
 const TICK: Duration = Duration::from_millis(10);
-/// Bounds below this are kept to the millisecond.
+/// Bounds below this have a timer of their own. The ticker sleeps no longer: whoever comes meanwhile
+/// is seen in time.
 const COARSE_MIN: Duration = Duration::from_millis(200);
+/// The shortest sleep: nobody needs a bound to be kept better.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// After so many looks at nothing the ticker sleeps until it is woken, which costs more than a look.
+const EMPTY_LOOKS: u32 = 5;
 /// With nothing to look at for so long the ticker ends; the next bound starts another.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -43,6 +49,8 @@ struct State {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     ticker: Ticker,
+    /// How many looks in a row have found nothing.
+    empty_looks: u32,
 }
 
 /// What the ticker does.
@@ -108,25 +116,31 @@ impl Bounds {
 
     /// Looks at the bounds until there have been none for a while.
     fn tick(&self) {
-        while let Some(due) = self.look() {
+        while let Some((due, pause)) = self.look() {
             due.into_iter().for_each(Waker::wake);
-            std::thread::sleep(TICK);
+            std::thread::sleep(pause);
         }
     }
 
-    /// Those whose time has come, once there is anybody to look at; `None` if nobody comes for long.
-    fn look(&self) -> Option<Vec<Waker>> {
+    /// Those whose time has come, and how long to sleep then; `None` if nobody comes for long.
+    fn look(&self) -> Option<(Vec<Waker>, Duration)> {
         let mut state = self.state();
-        if state.is_empty() {
+        state.empty_looks = if state.is_empty() { state.empty_looks + 1 } else { 0 };
+        if state.empty_looks > EMPTY_LOOKS {
             // What a crowd needed is not kept for ever.
             *state = State { ticker: Ticker::Rests, ..State::default() };
             let rested =
                 self.shared.entered.wait_timeout_while(state, IDLE, |state| state.is_empty());
             state = rested.unwrap_or_else(PoisonError::into_inner).0;
+            if state.is_empty() {
+                state.ticker = Ticker::Gone;
+                return None;
+            }
+            state.ticker = Ticker::Looks;
         }
-        let idle = state.is_empty();
-        state.ticker = if idle { Ticker::Gone } else { Ticker::Looks };
-        (!idle).then(|| state.wakers(self.clock.now()))
+        let now = self.clock.now();
+        let pause = if self.clock.is_manual() { TICK } else { state.pause(now) };
+        Some((state.wakers(now), pause))
     }
 }
 
@@ -199,6 +213,15 @@ impl State {
         self.free.len() == self.slots.len()
     }
 
+    /// How long nobody's time will come.
+    fn pause(&self, now: Time) -> Duration {
+        let left = |slot: &Slot| match slot.until.since(now) {
+            Duration::ZERO => TICK,
+            left => left.clamp(SHORTEST, COARSE_MIN),
+        };
+        self.slots.iter().flatten().map(left).min().unwrap_or(COARSE_MIN)
+    }
+
     /// Those to wake because their time has come.
     fn wakers(&self, by: Time) -> Vec<Waker> {
         let due = self.slots.iter().flatten().filter(|slot| slot.until <= by);
@@ -240,6 +263,21 @@ mod tests {
             clock.advance(TICK);
         }
         assert_eq!(waiting.await.unwrap(), None);
+    }
+
+    /// The ticker sleeps until the first bound, and never for so long that one could be missed.
+    #[test]
+    fn the_ticker_sleeps_no_longer_than_it_may() {
+        let (mut state, now) = (State::default(), Time::from_nanos(1_000));
+        assert_eq!(state.pause(now), COARSE_MIN);
+        let mut pause_with = |bound| {
+            state.enter(now.after(bound), Waker::noop());
+            state.pause(now)
+        };
+        assert_eq!(pause_with(COARSE_MIN * 10), COARSE_MIN);
+        assert_eq!(pause_with(COARSE_MIN / 2), COARSE_MIN / 2);
+        assert_eq!(pause_with(Duration::ZERO), TICK);
+        assert_eq!(pause_with(Duration::from_nanos(1)), SHORTEST);
     }
 
     /// A bound is kept while a runtime stands still that was the first to need one.

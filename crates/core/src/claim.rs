@@ -462,7 +462,9 @@ impl Claim {
         (since != 0).then_some(Time::from_nanos(since))
     }
 
-    pub(crate) fn set_contended(&self, now: Time) {
+    /// Another process has been known to wait since `now`, or before. A backend that knows the claim may
+    /// say so here, which wakes nobody, and otherwise by [`Notice::Contended`](crate::backend::Notice).
+    pub fn set_contended(&self, now: Time) {
         let now = now.as_nanos().max(1);
         let _ = self.contended.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
     }

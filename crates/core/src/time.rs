@@ -119,6 +119,11 @@ impl Clock {
         manual.moved.send_replace(());
     }
 
+    /// Whether it moves by hand only.
+    pub(crate) fn is_manual(&self) -> bool {
+        self.manual.is_some()
+    }
+
     /// What time it is.
     pub fn now(&self) -> Time {
         match &self.manual {

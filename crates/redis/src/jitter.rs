@@ -1,11 +1,12 @@
 //! Chance, so that processes that fail together do not come back in step.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// `around`, give or take a quarter.
 pub(crate) fn jittered(around: Duration) -> Duration {
-    // Without randomness there is no jitter, which is a pity and no more.
-    let byte = getrandom::u32().map_or(128, |random| random.to_le_bytes()[0]);
+    // Keys of a hasher: another at each call, and the system is asked for chance once per thread.
+    let byte = RandomState::new().hash_one(()).to_le_bytes()[0];
     around.mul_f64(0.75 + f64::from(byte) / 512.0)
 }
 

@@ -13,6 +13,8 @@
 //! was sent. Fences tell: the heartbeat was answered with a stamp, which every later grant exceeds.
 //! Any other push may be of a grant that has ended since; the next heartbeat finds out.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{Attempt, Fault, Grant, Term};
@@ -81,7 +83,7 @@ impl Shared {
     }
 
     /// Waits until the lock is granted, or it is plain that waiting is of no use.
-    pub(crate) async fn wait(&self, claim: &Claim) -> Result<Grant, Fault> {
+    pub(crate) async fn wait(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
         self.refuse_unsupported(claim)?;
         // A holder is told there what becomes of its lock.
         if !self.inbox.hears() {
@@ -99,8 +101,8 @@ impl Shared {
     }
 
     /// Asks, and asks again, standing in the queue where there is one.
-    async fn wait_in_queue(&self, claim: &Claim) -> Result<Grant, Fault> {
-        let slot = self.inbox.desk().expect(claim.token());
+    async fn wait_in_queue(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+        let slot = self.inbox.desk().expect(claim);
         let mut hearing = self.inbox.changes();
         let (mut down_since, mut heartbeat) = (None, None);
         loop {
@@ -120,15 +122,17 @@ impl Shared {
                     self.see_trouble(claim, trouble, down_since)?
                 }
             };
-            tokio::select! {
-                biased;
-                push = slot.push() => {
-                    if let Some(grant) = self.believe(claim, push, heartbeat) {
-                        return Ok(grant);
-                    }
+            let told = pin!(async {
+                tokio::select! {
+                    biased;
+                    push = slot.push() => Some(push),
+                    _ = hearing.changed() => None,
                 }
-                _ = hearing.changed() => {}
-                () = self.clock.sleep(pause) => {}
+            });
+            let told = self.commands.of(claim.key()).bounds().within(pause, told).await;
+            let push = told.flatten();
+            if let Some(grant) = push.and_then(|push| self.believe(claim, push, heartbeat)) {
+                return Ok(grant);
             }
         }
     }

@@ -11,10 +11,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tenure_core::backend::{Loss, Notice};
-use tenure_core::{Key, Token};
+use tenure_core::{Claim, Key, Token};
 use tokio::sync::Notify;
 
 use crate::calm::Calm;
@@ -56,6 +56,8 @@ impl Hasher for AsItIs {
 /// Where a claim is told of its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
+    /// None any more once it was let go of for another process.
+    claim: Weak<Claim>,
     push: Mutex<Option<Push>>,
     told: Notify,
 }
@@ -114,9 +116,10 @@ impl Desk {
     }
 
     /// Makes a claim known, or finds it where it is known already.
-    pub(crate) fn expect(&self, token: Token) -> Arc<Slot> {
+    pub(crate) fn expect(&self, claim: &Arc<Claim>) -> Arc<Slot> {
         let mut slots = self.slots();
-        let slot = slots.entry(token).or_default().clone();
+        let new = || Arc::new(Slot { claim: Arc::downgrade(claim), ..Slot::default() });
+        let slot = slots.entry(claim.token()).or_insert_with(new).clone();
         self.count.store(slots.len(), Ordering::Release);
         slot
     }
@@ -153,12 +156,7 @@ impl Desk {
         match word {
             "granted" => self.granted(token, rest, turn),
             "ask" => self.slots().get(&token).map(|slot| slot.put(Push::UNSURE)),
-            "contended" => {
-                let key = self.keys.parse_lock(rest.as_bytes())?;
-                self.calm.disturb(&key, self.server.clock().now());
-                self.server.tell(Notice::Contended { key, token });
-                Some(())
-            }
+            "contended" => self.contended(token, rest),
             "forced" => {
                 let (lock, by) = rest.split_once('\n')?;
                 let (key, loss) = (self.keys.parse_lock(lock.as_bytes())?, Loss::Forced(by.into()));
@@ -167,6 +165,21 @@ impl Desk {
             }
             _ => None,
         }
+    }
+
+    /// Noted on the claim itself where that is known here: a notice wakes the engine's thread.
+    fn contended(&self, token: Token, lock: &str) -> Option<()> {
+        let now = self.server.clock().now();
+        let claim = self.slots().get(&token).and_then(|slot| slot.claim.upgrade());
+        if let Some(claim) = claim {
+            self.calm.disturb(claim.key(), now);
+            claim.set_contended(now);
+            return Some(());
+        }
+        let key = self.keys.parse_lock(lock.as_bytes())?;
+        self.calm.disturb(&key, now);
+        self.server.tell(Notice::Contended { key, token });
+        Some(())
     }
 
     fn granted(&self, token: Token, rest: &str, turn: Option<u64>) -> Option<()> {

@@ -95,6 +95,11 @@ impl Link {
         self.server.trouble(cause, what)
     }
 
+    /// What looks after waits on this connection, without a timer of the runtime's.
+    pub(crate) fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Sends one command.
     pub(crate) async fn call(&self, live: &Arc<Live>, command: Cmd) -> Result<Value, Trouble> {
         let asked = live.calls().call(command);

@@ -16,7 +16,7 @@
 --
 -- Returns 'token granted fence flag' or {token, 'granted', fence, flag}   it is ours, anew or still;
 --         the usual case is one string, which costs half as much as a list
---         {token, 'queued', value, pttl, place, stamp}     it is another's, and we wait
+--         'token queued pttl place stamp value'            it is another's, and we wait
 --         {token, 'held', value, pttl}                     it is another's, and we do not
 --         {token, 'type', key} {token, 'endless', value} {token, 'count', fence}   refused
 -- Retry   safe: the second run finds the lock ours and grants it again, with a higher fence; or finds
@@ -34,35 +34,70 @@ local function fence_of_ours()
   return next_fence()
 end
 
+local value = redis.pcall('GET', lock)
+
 -- The usual case: nobody has it, nobody waits for it. The fence first: where there is none to be had,
 -- nothing is left behind.
-if not shared and redis.call('EXISTS', lock, queue) == 0 then
+if not (value or shared) and redis.call('EXISTS', queue) == 0 then
   local number, refusal = fence_of_ours()
   if not number then return refusal end
   redis.call('SET', lock, '-' .. body, 'PX', ARGV[4])
   return token .. ' granted ' .. number .. ' -'
 end
-
---@include queue.lua
-
--- Says that we are alive and what we want.
-local function beat(now)
-  redis.call('HSET', beats, token, string.format('%.0f %s %.0f %s', now + ARGV[7], how, ttl, body))
-end
-
-local value = redis.pcall('GET', lock)
-if type(value) == 'table' and value.err then
+if type(value) == 'table' then
   return string.find(value.err, 'WRONGTYPE', 1, true) and { token, 'type', lock } or value
 end
+
+-- Says that we are alive and what we want.
+local function beat(time)
+  local good = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[7]
+  local said = string.format('%d', good) .. ' ' .. how .. ' ' .. ARGV[4] .. ' ' .. body
+  redis.call('HSET', beats, token, said)
+end
+
+-- It is another's: stands in its queue, if we wait at all.
+local function wait(flag, client, holder)
+  local left = redis.call('PTTL', lock)
+  if left < 0 then return { token, 'endless', value } end
+  -- A value of another form is never touched, and its holder will not tell us.
+  if how == '' or not holder then return { token, 'held', value, left } end
+
+  -- The number that this heartbeat comes at: every later grant has a higher one.
+  local stamp, refusal, time = next_fence()
+  if not stamp then return refusal end
+  local added = redis.call('ZADD', queue, 'NX', stamp, token)
+  beat(time)
+  local before = redis.call('ZRANK', queue, token)
+  -- A queue lasts for an hour after the last sign of life. It is not made to last by every newcomer:
+  -- where all are served before their second heartbeat, somebody comes within any two seconds.
+  if added == 0 or before == 0 or how == 'poll' or time[1] % 60 < 2 then
+    redis.call('PEXPIRE', queue, '3600000')
+    redis.call('PEXPIRE', beats, '3600000')
+  end
+  if flag == '-' and holder ~= '' then
+    redis.call('SET', lock, '*' .. string.sub(value, 2), 'KEEPTTL')
+    redis.pcall('PUBLISH', inbox .. client, 'contended:' .. holder .. ':' .. lock)
+  end
+  return token .. ' queued ' .. left .. ' ' .. before + 1 .. ' ' .. stamp .. ' ' .. value
+end
+
+-- The usual case where several want it, before all that only a hand-over needs.
+local flag, client, holder
+if value then
+  flag, client, holder = string.match(value, '^([-*])t1:([^:]*):([^:]*):')
+  if holder ~= who then return wait(flag, client, holder) end
+end
+
+--@include queue.lua
 
 if not value then
   -- Those who wait come first. The clock freed it, or whoever had it could reach nobody.
   local number, refusal = fence_of_ours()
   if not number then return refusal end
   -- Our own heartbeat may be the first for long: it is not to cost us our place.
-  if redis.call('ZSCORE', queue, token) then beat(clock()) end
-  local next, theirs, flag = hand_over()
-  if next == token then return { token, 'granted', ARGV[5] == '0' and '0' or theirs, flag } end
+  if redis.call('ZSCORE', queue, token) then beat(redis.call('TIME')) end
+  local next, theirs, waited = hand_over()
+  if next == token then return { token, 'granted', ARGV[5] == '0' and '0' or theirs, waited } end
   if not next then
     leave(token)
     -- Whoever could not be told still waits: the flag says so.
@@ -71,38 +106,22 @@ if not value then
     return { token, 'granted', number, flag }
   end
   value = redis.call('GET', lock)
+  flag, client, holder = string.match(value, '^([-*])t1:([^:]*):([^:]*):')
+  -- A mate of ours may have been next.
+  if holder ~= who then return wait(flag, client, holder) end
 end
 
+-- Ours already: the reply to the first grant was lost, or our owner has it. Whoever relies on the
+-- longer ttl keeps it.
 local left = redis.call('PTTL', lock)
-local flag, client, holder = string.match(value, '^([-*])t1:([^:]*):([^:]*):')
-if holder == who then
-  -- Ours already: the reply to the first grant was lost, or our owner has it. Whoever relies on the
-  -- longer ttl keeps it.
-  local number, refusal = fence_of_ours()
-  if not number then return refusal end
-  -- A hand-over that stopped half-way has left us in the queue.
-  leave(token)
-  if shared then
-    redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
-    redis.call('ZADD', holders, 'GT', clock() + ttl, token)
-    redis.call('PEXPIRE', holders, math.max(left, ttl))
-  end
-  if left < ttl then redis.call('PEXPIRE', lock, ttl) end
-  return { token, 'granted', number, flag }
+local number, refusal = fence_of_ours()
+if not number then return refusal end
+-- A hand-over that stopped half-way has left us in the queue.
+leave(token)
+if shared then
+  redis.call('ZREMRANGEBYSCORE', holders, '-inf', clock())
+  redis.call('ZADD', holders, 'GT', clock() + ttl, token)
+  redis.call('PEXPIRE', holders, math.max(left, ttl))
 end
-if left < 0 then return { token, 'endless', value } end
--- A value of another form is never touched, and its holder will not tell us.
-if how == '' or not holder then return { token, 'held', value, left } end
-
--- The number that this heartbeat comes at: every later grant has a higher one.
-local stamp, refusal = next_fence()
-if not stamp then return refusal end
-redis.call('ZADD', queue, 'NX', stamp, token)
-beat(clock())
-redis.call('PEXPIRE', queue, 3600000)
-redis.call('PEXPIRE', beats, 3600000)
-if flag == '-' and holder ~= '' then
-  redis.call('SET', lock, '*' .. string.sub(value, 2), 'KEEPTTL')
-  tell(client, table.concat({ 'contended', holder, lock }, ':'))
-end
-return { token, 'queued', value, left, redis.call('ZRANK', queue, token) + 1, stamp }
+if left < ttl then redis.call('PEXPIRE', lock, ttl) end
+return { token, 'granted', number, flag }

@@ -13,7 +13,8 @@ pub(crate) trait Answer: Sized {
     /// them can hold a space.
     fn read(token: &str, reply: Value) -> Option<Self> {
         match reply {
-            Value::BulkString(line) => Self::read_line(token, std::str::from_utf8(&line).ok()?),
+            // A value that a stranger wrote need not be text.
+            Value::BulkString(line) => Self::read_line(token, &String::from_utf8_lossy(&line)),
             Value::Array(fields) => Self::read_fields(token, fields),
             _ => None,
         }
@@ -70,16 +71,29 @@ impl Answer for Asked {
                 let fence = number(rest.next()?)?;
                 Some(Asked::Granted { fence, contended: text(rest.next()?)? == "*" })
             }
-            "queued" => Some(Asked::Queued {
-                value: bytes(rest.next()?)?,
-                left: left(rest.next()?)?,
-                place: place(rest.next()?)?,
-                stamp: number(rest.next()?)?,
-            }),
             "held" => Some(Asked::Held { value: bytes(rest.next()?)?, left: left(rest.next()?)? }),
             "type" => Some(Asked::WrongType(lossy(rest.next()?)?)),
             "endless" => Some(Asked::Endless),
             "count" => Some(Asked::Corrupt(lossy(rest.next()?)?)),
+            _ => None,
+        }
+    }
+
+    /// The value comes last: it is the one that may hold a space.
+    fn read_line(token: &str, line: &str) -> Option<Self> {
+        let said = line.strip_prefix(token)?.strip_prefix(' ')?;
+        let mut words = said.splitn(5, ' ');
+        match words.next()? {
+            "granted" => {
+                let fence = words.next()?.parse().ok()?;
+                Some(Asked::Granted { fence, contended: words.next()? == "*" })
+            }
+            "queued" => Some(Asked::Queued {
+                left: Duration::from_millis(words.next()?.parse().ok()?),
+                place: words.next()?.parse().ok()?,
+                stamp: words.next()?.parse().ok()?,
+                value: words.next()?.into(),
+            }),
             _ => None,
         }
     }
@@ -275,6 +289,20 @@ mod tests {
             (taken("b granted 17"), taken("a"), taken("a granted x"), taken("granted 17")),
             (None, None, None, None)
         );
+    }
+
+    /// One that waits is told so in one line, whatever the lock's value holds.
+    #[test]
+    fn a_value_of_any_bytes_is_read() {
+        let line = b"a queued 30000 2 17 *t1:c:b:1:a host:\xff ".to_vec();
+        let Some(Asked::Queued { value, left, place, stamp }) =
+            Asked::read("a", Value::BulkString(line))
+        else {
+            panic!("it waits");
+        };
+        assert_eq!((left, place, stamp), (Duration::from_secs(30), 2, 17));
+        assert_eq!(value, "*t1:c:b:1:a host:\u{fffd} ".as_bytes());
+        assert!(Asked::read("a", Value::BulkString(b"b queued 30000 2 17 x".to_vec())).is_none());
     }
 
     /// Contention is read from the flag.

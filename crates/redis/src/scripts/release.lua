@@ -14,7 +14,8 @@
 --         {token, 'not_held'} (expired, or taken by another)
 -- Retry   safe: the second run finds the lock gone, closed or another's and answers not_held
 -- Slots   one: all keys are of one lock, but for the fence
-local lock, token, who = KEYS[1], ARGV[1], ARGV[2]
+local lock, fence, queue, beats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local token, who, closed, inbox = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 -- A key of another type is not ours either.
 local value = redis.pcall('GET', lock)
@@ -25,15 +26,46 @@ if type(value) == 'string' then
 end
 
 -- The usual case: ours, and nobody waits.
-if holder == token and flag == '-' and ARGV[3] == '0' then
+if holder == token and flag == '-' and closed == 0 then
   redis.call('DEL', lock)
   return token .. ' freed'
 end
 
-local closed = tonumber(ARGV[3])
-local fence, queue, beats, holders, inbox = KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[4]
-
 --@include fence.lua
+
+-- The usual case where several want it: the first in the queue is alive, listens, and has the lock to
+-- itself. All that `hand_over` does, and `leave` before it, with the requests that this needs. Where
+-- anything is not plain or does not work, nothing counts that was done here: that is for them.
+if holder == token and closed == 0 then
+  local first = redis.pcall('ZRANGE', queue, '0', '1')
+  local next, after = first[1], first[2]
+  local ours = next == token or after == token
+  local beat = next and not ours and redis.pcall('HGET', beats, next)
+  local good, ttl, client, words
+  if type(beat) == 'string' then
+    good, ttl, client, words = string.match(beat, '^(%d+) push (%d+) t1:(%x+):%x+:%d+()')
+  end
+  local counted = client and redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)
+  if counted and (counted[2] or 0) > 0 then
+    local number, _, time = next_fence()
+    local now = number and time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+    if number and tonumber(good) >= now then
+      local waited = after and '*' or '-'
+      local since = string.format('%d', now)
+      local theirs = waited .. 't1:' .. client .. ':' .. next .. ':' .. since .. string.sub(beat, words)
+      local message = 'granted:' .. next .. ':' .. number .. ':' .. waited .. ':' .. lock
+      -- The lock is its own before it is told.
+      local seated = redis.pcall('SET', lock, theirs, 'PX', ttl)
+      local heard = not seated.err and redis.pcall('PUBLISH', inbox .. client, message)
+      if type(heard) == 'number' and heard > 0 then
+        redis.pcall('ZREM', queue, next, token)
+        redis.pcall('HDEL', beats, next, token)
+        return token .. ' freed'
+      end
+    end
+  end
+end
+
 --@include queue.lua
 
 -- Whoever gives back waits no more. It may wait: a heartbeat that was under way when it was granted

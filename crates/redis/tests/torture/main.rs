@@ -13,6 +13,7 @@ mod safety;
 mod server;
 mod silence;
 mod foreign;
+mod handover;
 mod rights;
 mod tls;
 mod pool;
