@@ -50,7 +50,6 @@ pub(crate) fn is_etcd(scheme: &str) -> bool {
 /// The cluster, both ways to it, and the keys that are ours there.
 pub(crate) struct Site {
     locker: Locker,
-    bare: Bare,
     url: String,
     prefix: String,
 }
@@ -60,8 +59,7 @@ impl Site {
         let random = getrandom::u64().map_err(|error| Error::surprise(error.to_string()))?;
         let prefix = format!("tenure-bench-{random:016x}");
         let etcd = Etcd::builder(url).environment()?.prefix(&prefix).connect().await?;
-        let bare = Etcd::builder(url).environment()?.bare().await?;
-        Ok(Site { locker: Locker::new(etcd), bare, url: url.into(), prefix })
+        Ok(Site { locker: Locker::new(etcd), url: url.into(), prefix })
     }
 
     /// One more of our side, with connections and a session of its own.
@@ -71,7 +69,7 @@ impl Site {
         async { Ok(Locker::new(builder?.connect().await?)) }
     }
 
-    /// One more of the bare side.
+    /// One of the bare side, whose keys go with its lease.
     fn another_bare(&self) -> impl Future<Output = Result<Bare, Error>> + Send + use<> {
         let builder = Etcd::builder(&self.url).environment();
         async { Ok(builder?.bare().await?) }
@@ -82,9 +80,8 @@ impl Site {
         format!("{}/bare/{number}/", self.prefix)
     }
 
-    /// Ends both sides: with their leases go their keys.
-    pub(crate) async fn clear(&self) -> Result<(), Error> {
+    /// Ends our side: with its session goes its key.
+    pub(crate) async fn clear(&self) {
         self.locker.shutdown(DRAIN).await;
-        Ok(self.bare.clear().await?)
     }
 }

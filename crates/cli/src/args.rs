@@ -34,7 +34,7 @@ Durations: 500ms, 10s, 5m, 1h30m. Data goes to stdout, talk to stderr.";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
 pub(crate) struct Everywhere {
-    /// Where the locks are kept: redis://HOST, file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
+    /// Where the locks are kept: redis://HOST, etcd://HOST, file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
     ///
     /// Without one, locks are kept in a directory of this user on this machine.
     #[arg(short, long, global = true, value_name = "URL", conflicts_with = "url_file")]
@@ -269,7 +269,7 @@ pub(crate) struct BenchArgs {
 const BENCH_AFTER_HELP: &str = "\
 A figure is ours, what the bare thing costs, and their ratio: medians of rounds in turn, in this run,
 with metrics and logs on. On redis: the bare thing is the same driver with SET NX PX and a script that
-compares and deletes. Keys are under a prefix of the run's own and gone afterwards, also after Ctrl-C.
+compares and deletes, on etcd: with two transactions. Keys are under a prefix of the run's own and gone afterwards, also after Ctrl-C.
 Without a server: the embedded engines, in a space of their own.
 Exit status: 0, whatever the figures; else
     1  a bar was missed (--check)

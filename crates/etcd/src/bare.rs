@@ -17,8 +17,8 @@ use crate::proto::{
 };
 use crate::trouble::Trouble;
 
-/// Ours, by default, in seconds.
-const TTL: i64 = 30;
+/// How long the lease of a run lasts, in seconds: nobody keeps it alive.
+const TTL: i64 = 600;
 
 /// A connection, and a lease for what is put on it.
 #[derive(Debug)]

@@ -62,7 +62,7 @@ impl Shared {
 
     /// A lease that lasts as long as the one that was seen could have.
     async fn lease_for_word(&self, held: i64) -> Result<(i64, Duration), Trouble> {
-        let left = self.ask_what_is_left(held).await?;
+        let left = self.what_is_left(held).await?;
         let ttl = left.granted_ttl.max(WORD_MIN);
         Ok((self.calls.call(LeaseGrantRequest { ttl }).await?.id, seconds(ttl)))
     }
@@ -88,7 +88,7 @@ impl Shared {
     /// A lock that ran out has taken its lease along.
     async fn ran_out(&self, token: Token) -> Result<Option<Loss>, Trouble> {
         let Some(lease) = self.departed.take(token) else { return Ok(None) };
-        let left = self.ask_what_is_left(lease).await?;
+        let left = self.what_is_left(lease).await?;
         Ok((left.ttl < 0).then_some(Loss::Expired))
     }
 }

@@ -154,12 +154,13 @@ impl Shared {
         Ok(if by_us { Given::Back } else { Given::Not })
     }
 
-    /// Requests that were sent before `revision` cannot be carried out any more.
+    /// Requests that were sent before `revision` cannot be carried out any more, where the session
+    /// outlives the claim. Elsewhere its end shuts them out.
     fn shut_out(&self, seat: &Seat, now: &Now, revision: i64) {
         if now.stray && !now.session.is_own() {
             now.session.guard_moved(revision);
+            seat.no_strays();
         }
-        seat.no_strays();
     }
 
     /// Nothing of it is left at the server, and nobody here has to do with it any more.
@@ -167,6 +168,9 @@ impl Shared {
         self.seats.remove(seat.token);
         self.sessions.paid(&Debt::Undo(seat.clone()));
         self.sessions.paid(&Debt::Release(seat.clone(), None));
+        if seat.now().stray {
+            self.sessions.end_now(&seat.session(), self.clock.now());
+        }
         self.let_end(&seat.session());
     }
 

@@ -10,6 +10,7 @@ use tenure_core::backend::{Holding, LockInfo, Query, Waiting};
 use tenure_core::{Fence, Key};
 
 use crate::backend::Shared;
+use crate::link::Link;
 use crate::proto::{
     KeyValue, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, Op, RangeRequest, TxnRequest,
 };
@@ -107,19 +108,28 @@ impl Shared {
         if lease == 0 {
             return Ok(None);
         }
-        let answer = self.ask_what_is_left(lease).await?;
+        let answer = self.what_is_left(lease).await?;
         let most = answer.granted_ttl.max(0);
         Ok(Some(seconds((answer.ttl + 1).clamp(0, most))))
+    }
+
+    pub(crate) async fn what_is_left(
+        &self,
+        lease: i64,
+    ) -> Result<LeaseTimeToLiveResponse, Trouble> {
+        self.ask_what_is_left(lease, &self.calls, self.calls.response_timeout()).await
     }
 
     /// What the server says of a lease; of one that it does not know, that it has ended.
     pub(crate) async fn ask_what_is_left(
         &self,
         lease: i64,
+        link: &Link,
+        within: Duration,
     ) -> Result<LeaseTimeToLiveResponse, Trouble> {
-        match self.calls.call(LeaseTimeToLiveRequest { id: lease }).await {
+        match link.call_within(within, LeaseTimeToLiveRequest { id: lease }).await {
             Err(trouble) if trouble.cause() == Cause::NoLease => {
-                Ok(LeaseTimeToLiveResponse { ttl: -1, granted_ttl: 0 })
+                Ok(LeaseTimeToLiveResponse { ttl: -1, ..Default::default() })
             }
             answer => answer,
         }

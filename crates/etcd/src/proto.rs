@@ -41,6 +41,8 @@ calls! {
 pub(crate) struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub(crate) cluster_id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) member_id: u64,
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
     #[prost(uint64, tag = "4")]
@@ -134,7 +136,7 @@ pub(crate) struct DeleteRangeResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
-    #[prost(oneof = "Op", tags = "1, 2, 3")]
+    #[prost(oneof = "Op", tags = "1, 2, 3, 4")]
     pub(crate) request: Option<Op>,
 }
 
@@ -146,11 +148,13 @@ pub(crate) enum Op {
     Put(PutRequest),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeRequest),
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1, 2, 3")]
+    #[prost(oneof = "Done", tags = "1, 2, 3, 4")]
     pub(crate) response: Option<Done>,
 }
 
@@ -162,6 +166,8 @@ pub(crate) enum Done {
     Put(PutResponse),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeResponse),
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 /// A condition of a transaction: always equality here.
@@ -330,6 +336,8 @@ pub(crate) struct LeaseTimeToLiveRequest {
 
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct LeaseTimeToLiveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<ResponseHeader>,
     /// What is left in whole seconds, rounded down; -1 where there is no such lease.
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
@@ -486,6 +494,14 @@ impl TxnResponse {
 
     pub(crate) fn term(&self) -> u64 {
         self.header.map_or(0, |header| header.raft_term)
+    }
+
+    /// The transaction within the branch that was taken, if there was one.
+    pub(crate) fn inner(self) -> Option<TxnResponse> {
+        self.responses.into_iter().find_map(|done| match done.response {
+            Some(Done::Txn(inner)) => Some(inner),
+            _ => None,
+        })
     }
 
     /// What the ranges of the branch that was taken found, in their order.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::backend::Shared;
-use crate::proto::{Op, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse};
+use crate::proto::{RangeRequest, RangeResponse, RequestOp, TxnRequest};
 use crate::seat::Seat;
 use crate::session::{Lasts, Session};
 use crate::trouble::{Cause, Trouble};
@@ -104,7 +104,8 @@ impl Shared {
                 return Err(self.trouble(Cause::NoLease, "the session has ended", ""));
             };
             let success: Vec<RequestOp> = some.iter().map(|due| due.seat.check()).collect();
-            let answer = self.read(TxnRequest { success, ..Default::default() }).await?;
+            let ask = TxnRequest { success, ..Default::default() };
+            let answer = self.renewals.call_within(self.patience(session), ask).await?;
             if lasts.term != answer.term() {
                 self.keep_alive(session, &self.renewals).await?;
                 continue;
@@ -132,48 +133,39 @@ impl Shared {
     }
 
     /// Sees to a lock that is on its way to another session, or ought to be: one that was handed to a
-    /// holder with a longer ttl is moved to a session that keeps it so long. Whether it is answered for.
+    /// holder with a longer ttl gets a session that keeps it so long. Whether it is answered for.
     async fn moved(&self, session: &Session, due: &Due, told: &Told) -> bool {
-        let is_short = due.ttl > session.ttl() && session.lasts(self.clock.now()).is_some();
+        let is_short = due.ttl > session.ttl();
         if !is_short && !due.seat.may_have_moved() {
             return false;
         }
-        let settled = self.settle(&due.seat).await;
-        let answer = match settled {
-            Ok(true) if due.seat.session().lease() == session.lease() && is_short => {
-                match self.move_out(&due.seat, due.ttl).await {
-                    Ok(true) => None,
-                    Ok(false) => return false,
-                    Err(trouble) => Some(trouble),
-                }
+        let moved = self.move_on(due).await;
+        let now = due.seat.session();
+        let answer = match (moved, now.lasts(self.clock.now())) {
+            (Err(trouble), _) => Renewal::Unknown(trouble.into()),
+            (Ok(()), Some(lasts)) if now.lease() != session.lease() => {
+                Renewal::Renewed { term: lasts.as_term(), contended: false }
             }
-            Ok(true) => None,
-            Ok(false) => return false,
-            Err(trouble) => Some(trouble),
-        };
-        // Where nothing went wrong it hangs on a session that was begun for it.
-        let lasts = due.seat.session().lasts(self.clock.now());
-        let answer = match (answer, lasts) {
-            (None, Some(_)) if due.seat.session().lease() == session.lease() => return false,
-            (None, Some(lasts)) => Renewal::Renewed { term: lasts.as_term(), contended: false },
-            (None, None) => return false,
-            (Some(trouble), _) => Renewal::Unknown(trouble.into()),
+            // It is where it was, or not ours: a look finds out.
+            (Ok(()), _) => return false,
         };
         told.send((due.index, answer)).is_ok()
+    }
+
+    async fn move_on(&self, due: &Due) -> Result<(), Trouble> {
+        let settled = self.settle(&due.seat).await?;
+        if settled && due.ttl > due.seat.session().ttl() {
+            self.move_out(&due.seat, due.ttl).await?;
+        }
+        Ok(())
     }
 
     /// Who took it away, if somebody has left a word.
     async fn why_lost(&self, seat: &Seat) -> Loss {
         let word = RangeRequest::one(self.keys.forced(seat.token));
-        let answer = self.read(TxnRequest { success: vec![Op::range(word)], ..Default::default() });
-        let found = answer.await.ok().and_then(|answer| answer.ranges().next());
+        let found = self.renewals.call(word).await.ok();
         let by = found.and_then(|found| found.kvs.into_iter().next());
         by.map_or(Loss::Gone, |by| Loss::Forced(String::from_utf8_lossy(&by.value).into_owned()))
-    }
-
-    /// Reads on the connection for renewals.
-    async fn read(&self, ask: TxnRequest) -> Result<TxnResponse, Trouble> {
-        self.renewals.call(ask).await
     }
 }
 

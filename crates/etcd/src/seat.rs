@@ -196,9 +196,10 @@ impl Seat {
         Sending { seat: self, before: std::mem::replace(&mut state.stray, true) }
     }
 
-    pub(crate) fn created(&self, revision: i64) {
+    /// Its key is there: when it was created, and last written.
+    pub(crate) fn found(&self, created: i64, written: i64) {
         let mut state = self.state();
-        (state.created, state.written) = (revision, revision);
+        (state.created, state.written) = (created, written);
     }
 
     pub(crate) fn set_held(&self) {
@@ -261,8 +262,18 @@ impl Seat {
         }
     }
 
-    /// Stands in the queue, which is to have the lock if nobody is before us.
+    /// Takes a lock that nobody has or wants; stands in the queue of any other. One transaction within
+    /// another, so that the usual case costs the server no look at the queue.
     pub(crate) fn enter(&self, now: &Now) -> TxnRequest {
+        let free = Compare::none_under(self.queue.clone());
+        TxnRequest {
+            compare: vec![free, now.unguarded()],
+            success: vec![self.put(now)],
+            failure: vec![Op::Txn(self.stand(now)).into()],
+        }
+    }
+
+    fn stand(&self, now: &Now) -> TxnRequest {
         let absent = Compare::created(now.name.clone(), 0);
         let last_two = RangeRequest::under(self.queue.clone()).newest_first().limit(2).keys_only();
         let mine = RangeRequest::one(now.name.clone()).keys_only();

@@ -7,7 +7,8 @@
 //! - What a keep-alive said counts only together with an answer that the cluster agreed on, that was
 //!   asked for later, and that was given in the same term of the same leader. A leader that has been
 //!   replaced and has not noticed answers keep-alives all the same, and so do servers with etcd's
-//!   bug 20547 for a lease that is gone; neither can give the other answer.
+//!   bug 20547 for a lease that is gone; neither can give the other answer. On servers whose bugs are known
+//!   the leader itself is asked besides (`sessions.rs`).
 //! - Once ended, by the server's word or by our clock, it stays so: it is revoked, and never kept alive
 //!   again.
 //!

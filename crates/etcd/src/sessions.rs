@@ -13,7 +13,9 @@ use tokio::sync::Notify;
 
 use crate::backend::Shared;
 use crate::link::Link;
-use crate::proto::{LeaseGrantRequest, LeaseRevokeRequest, Op, RangeResponse, TxnRequest};
+use crate::proto::{
+    LeaseGrantRequest, LeaseRevokeRequest, Op, RangeResponse, StatusRequest, TxnRequest,
+};
 use crate::seat::Seat;
 use crate::session::{Kind, Lasts, Session, seconds, whole_seconds};
 use crate::trouble::{Cause, Trouble};
@@ -125,6 +127,14 @@ impl Sessions {
         state.shared.take_if(|known| Arc::ptr_eq(known, session));
     }
 
+    /// Ends a session of a single claim that a request may still create the key of.
+    pub(crate) fn end_now(&self, session: &Arc<Session>, now: Time) {
+        if session.is_own() && session.end(Loss::Session) {
+            self.forget(session);
+            self.owe(Debt::Revoke(session.lease(), session.ttl()), now);
+        }
+    }
+
     /// Has it done, from `not_before` on.
     fn owe(&self, debt: Debt, not_before: Time) {
         let until = match &debt {
@@ -166,7 +176,10 @@ impl Shared {
         if let Some(session) = self.sessions.shared(ttl, self.clock.now()) {
             return Ok(session);
         }
-        let _one = self.sessions.making.lock().await;
+        let longest = self.calls.connect_timeout() + self.calls.response_timeout();
+        let Ok(_one) = tokio::time::timeout(longest, self.sessions.making.lock()).await else {
+            return Err(self.trouble(Cause::NotNow, "no session could be begun yet", ""));
+        };
         match self.sessions.shared(ttl, self.clock.now()) {
             Some(session) => Ok(session),
             None => self.new_session(Kind::Shared, ttl).await,
@@ -214,9 +227,14 @@ impl Shared {
         Ok(())
     }
 
+    /// How long to wait for an answer that a session's life depends on.
+    pub(crate) fn patience(&self, session: &Session) -> Duration {
+        session.patience().min(self.renewals.response_timeout())
+    }
+
     /// Asks the server to keep a session alive, on `link`.
     pub(crate) async fn keep_alive(&self, session: &Session, link: &Link) -> Result<(), Trouble> {
-        let within = session.patience().min(link.response_timeout());
+        let within = self.patience(session);
         // Before sending: the server's ttl starts after this.
         let from = self.clock.now();
         let answer = link.keep_alive(session.lease(), within).await?;
@@ -227,8 +245,11 @@ impl Shared {
             self.lose(session, Loss::Session);
             return Err(self.trouble(Cause::NoLease, "the session has ended", ""));
         }
-        let term = answer.header.map_or(0, |header| header.raft_term);
-        let lasts = Lasts { from, ttl: seconds(answer.ttl), term };
+        let header = answer.header.unwrap_or_default();
+        let mut lasts = Lasts { from, ttl: seconds(answer.ttl), term: header.raft_term };
+        if link.has_suspects() {
+            lasts = self.checked(session, lasts, header.member_id, link).await?;
+        }
         match session.extend(lasts, self.clock.now()) {
             true => Ok(()),
             false => {
@@ -236,6 +257,36 @@ impl Shared {
                 Err(self.trouble(Cause::NoLease, "the session ended before the answer came", ""))
             }
         }
+    }
+
+    /// On servers whose bugs are known, a member that has led before may keep leases alive by itself, with no
+    /// effect on the leader's. What it says counts if it leads; else the leader is asked what is left.
+    async fn checked(
+        &self,
+        session: &Session,
+        lasts: Lasts,
+        member: u64,
+        link: &Link,
+    ) -> Result<Lasts, Trouble> {
+        let within = self.patience(session);
+        let status = link.call_within(within, StatusRequest {}).await?;
+        let term = status.header.map_or(0, |header| header.raft_term);
+        if status.leader == member && term == lasts.term {
+            return Ok(lasts);
+        }
+        let from = self.clock.now();
+        let left = self.ask_what_is_left(session.lease(), link, within).await?;
+        if left.ttl < 0 {
+            self.lose(session, Loss::Session);
+            return Err(self.trouble(Cause::NoLease, "the session has ended", ""));
+        }
+        // Rounded down to whole seconds, and asked for a little later.
+        if seconds(left.ttl + 2) + from.since(lasts.from) < lasts.ttl {
+            link.leave();
+            return Err(self.trouble(Cause::Silent, "a keep-alive did not reach the leader", ""));
+        }
+        let term = left.header.map_or(0, |header| header.raft_term);
+        Ok(Lasts { from, ttl: seconds(left.ttl), term })
     }
 
     /// Declares a session lost: it is revoked, and those who hold a lock on it hear it.

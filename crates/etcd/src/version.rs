@@ -5,7 +5,8 @@
 //! Older releases answer a keep-alive as if the lease lived that has just been revoked (etcd issue
 //! 20547, mended in 3.4.38, 3.5.23 and 3.6.5), and a leader that has been replaced without noticing
 //! goes on renewing and revoking leases (issue 15247). Both can make a lock seem held that is not. We
-//! check what a keep-alive says, see `session.rs`, but what a server does by itself nobody can check.
+//! check what a keep-alive says, see `session.rs`, but what a server does by itself nobody can check: it may
+//! revoke a lease that is kept alive.
 
 /// The oldest that has the transactions we need.
 const OLDEST: (u32, u32) = (3, 4);

@@ -3,8 +3,8 @@
 //! In: a claim. Out: a grant, or who or what is in the way.
 //!
 //! The claims on a lock stand in the order in which their keys were created, and the oldest has it. One
-//! that waits watches the claim right before it and nothing else, from the revision at which it looked on,
-//! so that no change falls in between; when that claim has gone, it looks again. A slow look besides finds
+//! that waits watches the claim right before it and nothing else, and looks once more if anything happened
+//! before the watch began; when that claim has gone, it looks again. A slow look besides finds
 //! out what no watch told. A look is a read that the cluster agrees on.
 //!
 //! An attempt whose answer was lost is resolved by asking again: a claim's key is its own.
@@ -19,8 +19,11 @@ use tenure_core::{Claim, Holder, Sight};
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
-use crate::proto::{Filter, KeyValue, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest};
-use crate::seat::{self, Seat, View};
+use crate::proto::{
+    Filter, KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
+};
+use crate::seat::{self, Now, Seat, View};
+use crate::session::Lasts;
 use crate::sessions::Debt;
 use crate::trouble::{Cause, Trouble};
 use crate::value;
@@ -75,7 +78,7 @@ impl Shared {
             && !self.sessions.shares(claim)
             && let Some(first) = self.first(&self.keys.queue(claim.key())).await?
         {
-            return Ok(Attempt::Held(Box::new(self.in_the_way(&first)?)));
+            return Ok(Attempt::Held(Box::new(self.busy(&first).await?)));
         }
         let seat = self.seat(claim).await?;
         for _ in 0..VOID_MAX {
@@ -86,16 +89,19 @@ impl Shared {
             let mut found = answer.ranges();
             let (first, guard) = (found.next(), found.next());
             let first = first.and_then(|first| first.kvs.into_iter().next());
-            let created = match first {
-                _ if done => revision,
-                Some(first) if first.key == now.name => first.create_revision,
-                Some(first) => return Ok(Attempt::Held(Box::new(self.give_way(&seat, &first)?))),
+            let (created, written) = match first {
+                _ if done => (revision, revision),
+                Some(first) if first.key == now.name => (first.create_revision, first.mod_revision),
+                Some(first) => {
+                    self.give_way(&seat);
+                    return Ok(Attempt::Held(Box::new(self.busy(&first).await?)));
+                }
                 None => {
                     self.see_guard(&now.session, guard).await?;
                     continue;
                 }
             };
-            seat.created(created);
+            seat.found(created, written);
             let (before, first, count) = (None, None, 1);
             let view = View { created, revision, term, before, count, first, lasts };
             return Ok(Attempt::Granted(self.confirmed(claim, &seat, view).await?));
@@ -104,7 +110,7 @@ impl Shared {
     }
 
     /// Another has it: nothing of ours is left at the server.
-    fn give_way(&self, seat: &Arc<Seat>, first: &KeyValue) -> Result<Holder, Stop> {
+    fn give_way(&self, seat: &Arc<Seat>) {
         match seat.now().stray {
             // An earlier request may yet find the lock free.
             true => self.owe(Debt::Undo(seat.clone())),
@@ -113,7 +119,15 @@ impl Shared {
                 self.let_end(&seat.session());
             }
         }
-        self.in_the_way(first)
+    }
+
+    /// Whoever has the lock; and of one that is only kept closed, for how long.
+    async fn busy(&self, first: &KeyValue) -> Result<Holder, Stop> {
+        let mut holder = self.in_the_way(first)?;
+        if holder.closing {
+            holder.lease_left = self.left_of(first.lease).await?;
+        }
+        Ok(holder)
     }
 
     /// A grant is only said of a lease that is known to live.
@@ -177,25 +191,18 @@ impl Shared {
             let now = seat.now();
             let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(seat, seat.enter(&now)).await?;
-            let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
-            let mut found = answer.ranges();
-            let (first, second, third) = (found.next(), found.next(), found.next());
-            if done {
-                seat.created(revision);
-                let first = first.and_then(|first| first.kvs.into_iter().next());
-                let last = second.unwrap_or_default();
-                let before = seat::before(&now.name, &last).flatten();
-                let (created, count) = (revision, last.count);
-                return Ok(View { created, revision, term, before, count, first, lasts });
-            }
-            match third.and_then(|mine| mine.kvs.into_iter().next()) {
-                Some(mine) => {
-                    seat.created(mine.create_revision);
+            match Entered::read(&now, answer, lasts) {
+                Entered::Now(view) => {
+                    seat.found(view.created, view.created);
+                    return Ok(view);
+                }
+                Entered::Before(mine) => {
+                    seat.found(mine.create_revision, mine.mod_revision);
                     if let Some(view) = self.look(seat).await? {
                         return Ok(view);
                     }
                 }
-                None => self.see_guard(&now.session, second).await?,
+                Entered::Void(guard) => self.see_guard(&now.session, guard).await?,
             }
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -311,13 +318,15 @@ impl Shared {
         view: &View,
     ) -> Result<(), Stop> {
         let session = seat.session();
-        session.keep(true);
-        self.sessions.news.notify_one();
+        if !session.is_kept() {
+            session.keep(true);
+            self.sessions.news.notify_one();
+        }
         if let Some(first) = &view.first {
             let place = u64::try_from(view.count - 1).ok();
             claim.saw(Sight::of(self.in_the_way(first)?, place));
         }
-        let gone = self.gone(before, view.revision);
+        let gone = self.gone(claim, seat, before, view);
         let closer = async {
             self.clock.sleep(LOOK_CLOSER).await;
             // What cannot be seen is not shown.
@@ -325,29 +334,44 @@ impl Shared {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            gone = gone => Ok(gone?),
+            gone = gone => gone,
             () = closer => Ok(()),
             () = session.ended() => Err(Stop::Fault(session_expired(claim.key()))),
             () = self.clock.sleep(jittered(LOOK_EVERY)) => Ok(()),
         }
     }
 
-    /// Waits until the key has been deleted after `revision`.
-    async fn gone(&self, key: &Bytes, revision: i64) -> Result<(), Trouble> {
-        let create = WatchCreateRequest {
-            key: key.clone(),
-            start_revision: revision + 1,
-            filters: vec![Filter::NoPut.into()],
-            ..Default::default()
-        };
+    /// Waits until the key of the claim before us, as it was in `view`, is known to have been deleted, or
+    /// may have been.
+    ///
+    /// The watch starts at whatever revision the server is at: from an earlier one, the server would tell
+    /// of it only a tenth of a second later. Where something happened in between, we look.
+    async fn gone(&self, claim: &Claim, seat: &Seat, key: &Bytes, view: &View) -> Result<(), Stop> {
+        let filters = vec![Filter::NoPut.into()];
+        let create = WatchCreateRequest { key: key.clone(), filters, ..Default::default() };
         let mut watching = self.calls.watch(create).await?;
         loop {
             match watching.next().await {
+                Ok(told) if told.created => {
+                    let begun = told.header.map_or(i64::MAX, |header| header.revision);
+                    if begun > view.revision && !self.is_still_before(seat, key).await? {
+                        return Ok(());
+                    }
+                }
                 Ok(told) if told.events.is_empty() => {}
-                // What was compacted meanwhile is found by looking.
-                Ok(_) | Err(_) => return Ok(()),
+                Ok(_) => return Ok(()),
+                // What cannot be watched is found by looking.
+                Err(_) => {
+                    self.clock.sleep(jittered(claim.retry_interval())).await;
+                    return Ok(());
+                }
             }
         }
+    }
+
+    async fn is_still_before(&self, seat: &Seat, key: &Bytes) -> Result<bool, Stop> {
+        let view = self.look(seat).await?;
+        Ok(view.and_then(|view| view.before).is_some_and(|before| before == *key))
     }
 
     /// Who holds the lock, for how long, and how far from the front we are.
@@ -400,6 +424,42 @@ impl Shared {
         }
         claim.saw(Sight::trouble(trouble.into()));
         Ok(jittered(claim.retry_interval()))
+    }
+}
+
+/// What asking for a place in the queue came to.
+enum Entered {
+    /// It was made now, and this is who is before it.
+    Now(View),
+    /// It was made before.
+    Before(KeyValue),
+    /// The session's own key is not as we knew it, but as it was found.
+    Void(Option<RangeResponse>),
+}
+
+impl Entered {
+    fn read(now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
+        let (revision, term) = (answer.revision(), answer.term());
+        let view =
+            View { created: revision, revision, term, before: None, count: 1, first: None, lasts };
+        if answer.succeeded {
+            return Entered::Now(view);
+        }
+        let inner = answer.inner().unwrap_or_default();
+        let stands = inner.succeeded;
+        let mut found = inner.ranges();
+        let (first, second, third) = (found.next(), found.next(), found.next());
+        // Only what shows our key says who is before it.
+        let before = second.as_ref().and_then(|last| seat::before(&now.name, last));
+        match (stands, before, third.and_then(|mine| mine.kvs.into_iter().next())) {
+            (true, Some(before), _) => {
+                let first = first.and_then(|first| first.kvs.into_iter().next());
+                let count = second.map_or(1, |last| last.count);
+                Entered::Now(View { before, first, count, ..view })
+            }
+            (false, _, Some(mine)) => Entered::Before(mine),
+            _ => Entered::Void(second),
+        }
     }
 }
 

@@ -2,9 +2,8 @@
 //!
 //! In: changes of the keys of all claims. Out: hints for the engine, which looks at what they name.
 //!
-//! Every watch has a stream of its own, kept up by a task that ends with the watch. It goes on after the
-//! last change it was told, so that nothing is missed; where the server has forgotten what came after that,
-//! everything is looked at.
+//! Every watch has a stream of its own, kept up by a task that ends with the watch. After a cut everything
+//! is looked at.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +29,7 @@ impl Shared {
     /// Hints from now on.
     pub(crate) async fn hints(self: &Arc<Self>) -> Result<Option<Hints>, Trouble> {
         let (hinter, hints) = hints(&self.clock);
-        let eyes = Eyes { shared: self.clone(), hinter, next: 0 };
+        let eyes = Eyes { shared: self.clone(), hinter };
         let watching = eyes.open().await?;
         Ok(Some(hints.kept_by(tokio::spawn(eyes.keep_open(watching)).abort_handle())))
     }
@@ -62,8 +61,6 @@ impl Departed {
 struct Eyes {
     shared: Arc<Shared>,
     hinter: Hinter,
-    /// The revision to go on from; zero for now.
-    next: i64,
 }
 
 impl Eyes {
@@ -71,13 +68,11 @@ impl Eyes {
     async fn open(&self) -> Result<Watching, Trouble> {
         let key = self.shared.keys.locks();
         let range_end = end_of(&key);
-        let start_revision = self.next;
-        let (filters, prev_kv) = (vec![], true);
-        let create = WatchCreateRequest { key, range_end, start_revision, filters, prev_kv };
+        let create = WatchCreateRequest { key, range_end, prev_kv: true, ..Default::default() };
         self.shared.calls.watch(create).await
     }
 
-    async fn keep_open(mut self, mut watching: Watching) {
+    async fn keep_open(self, mut watching: Watching) {
         loop {
             self.listen(&mut watching).await;
             loop {
@@ -88,30 +83,24 @@ impl Eyes {
                     Err(_) => self.hinter.tell(Hint::All),
                 }
             }
-            if self.next == 0 {
-                self.hinter.tell(Hint::All);
-            }
+            self.hinter.tell(Hint::All);
         }
     }
 
     /// Passes on what is told, until that ends.
-    async fn listen(&mut self, watching: &mut Watching) {
+    async fn listen(&self, watching: &mut Watching) {
         loop {
             tokio::select! {
                 told = watching.next() => match told {
                     Ok(told) => self.pass_on(&told),
-                    // Also where what comes next was compacted: from now on, then, after a look.
-                    Err(_) => return self.next = 0,
+                    Err(_) => return,
                 },
                 () = tokio::time::sleep(PING_EVERY) => self.ping().await,
             }
         }
     }
 
-    fn pass_on(&mut self, told: &WatchResponse) {
-        if let Some(header) = told.header {
-            self.next = header.revision + 1;
-        }
+    fn pass_on(&self, told: &WatchResponse) {
         for event in &told.events {
             let place = event.kv.as_ref().and_then(|kv| self.shared.keys.parse(&kv.key));
             let Some(place) = place else { continue };

@@ -63,6 +63,8 @@ pub mod blocking {
 mod readme {
     #[doc = include_str!("../../../docs/redis.md")]
     struct Redis;
+    #[doc = include_str!("../../../docs/etcd.md")]
+    struct Etcd;
     #[doc = include_str!("../../../docs/client.md")]
     struct Client;
     #[doc = include_str!("../../../README.md")]

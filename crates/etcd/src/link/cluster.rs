@@ -3,9 +3,10 @@
 //! In: where its members are, and who we are to them. Out: which one to ask first, and whether they
 //! all belong together.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::time::Clock;
@@ -28,7 +29,8 @@ pub(crate) struct Cluster {
     first: AtomicUsize,
     /// The cluster's own number, once a member has told; zero before.
     id: AtomicU64,
-    warned: AtomicBool,
+    /// A member has been met whose bugs are known.
+    suspects: AtomicBool,
 }
 
 /// One member.
@@ -56,8 +58,18 @@ impl Cluster {
         response_timeout: Duration,
     ) -> Self {
         let (clock, first) = (Clock::system(), AtomicUsize::new(0));
-        let (id, warned) = Default::default();
-        Cluster { members, login, tls, connect_timeout, response_timeout, clock, first, id, warned }
+        let (id, suspects) = Default::default();
+        Cluster {
+            members,
+            login,
+            tls,
+            connect_timeout,
+            response_timeout,
+            clock,
+            first,
+            id,
+            suspects,
+        }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -82,6 +94,11 @@ impl Cluster {
         let _ = first.compare_exchange(member, next, relaxed, relaxed);
     }
 
+    /// Whether a member has been met whose bugs are known.
+    pub(super) fn has_suspects(&self) -> bool {
+        self.suspects.load(Ordering::Acquire)
+    }
+
     /// Refuses a member of another cluster: locks kept in two places exclude nobody.
     pub(super) fn meet(&self, id: u64, address: &Address) -> Result<(), Trouble> {
         let (ours, order) = (&self.id, Ordering::AcqRel);
@@ -103,7 +120,8 @@ impl Cluster {
                 Err(Trouble::new(Cause::Unsupported, address, what))
             }
             Opinion::Buggy(floor) => {
-                if !self.warned.swap(true, Ordering::AcqRel) {
+                let first = !self.suspects.swap(true, Ordering::AcqRel);
+                if first && !was_named(address) {
                     tracing::warn!(
                         component = "tenure", %address, version, floor,
                         "this etcd has known bugs by which a lease can end while it seems to be \
@@ -114,4 +132,10 @@ impl Cluster {
             }
         }
     }
+}
+
+/// Whether this process has been warned of a server before; from now on it has.
+fn was_named(address: &Address) -> bool {
+    static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    !NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(address.to_string())
 }

@@ -83,9 +83,30 @@ impl Link {
         self.cluster.connect_timeout
     }
 
+    /// Whether a member has been met whose bugs are known.
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.cluster.has_suspects()
+    }
+
+    /// Leaves the member that it leads to for another.
+    pub(crate) fn leave(&self) {
+        if let Some(live) = self.current() {
+            self.discard(&live);
+        }
+    }
+
     /// Sends a request, and waits for its answer.
     pub(crate) async fn call<Q: Call>(&self, ask: Q) -> Result<Q::Answer, Trouble> {
-        let (live, within) = (self.live().await?, self.response_timeout());
+        self.call_within(self.response_timeout(), ask).await
+    }
+
+    /// The same for who cannot wait that long.
+    pub(crate) async fn call_within<Q: Call>(
+        &self,
+        within: Duration,
+        ask: Q,
+    ) -> Result<Q::Answer, Trouble> {
+        let live = self.live().await?;
         match self.hear(&live, within, live.unary(ask.clone())).await {
             Err(trouble) if trouble.cause() == Cause::BadToken && live.is_logged_in() => {
                 self.log_in_again(&live).await?;
