@@ -1,5 +1,6 @@
 //! The engines inside this program: `memory:` and `file:`, in a space of their own.
 
+mod attribute;
 mod processes;
 
 use crate::bench::{Entry, Run};
@@ -14,12 +15,14 @@ pub use processes::contend;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Local,
+    Attribute,
     Held,
     Processes,
 }
 
 pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &[local::NAME], kind: Kind::Local },
+    Entry { names: &[attribute::NAME], kind: Kind::Attribute },
     Entry { names: &[HELD], kind: Kind::Held },
     Entry { names: &[processes::WAITING, processes::HANDOVER], kind: Kind::Processes },
 ];
@@ -32,6 +35,7 @@ pub(crate) async fn measure(run: &Run<'_>, kind: Kind) -> Result<Vec<Figure>, Er
             let locker = tenure::connect("memory:bench").await?;
             Ok(vec![local::measure(run, &locker).await?])
         }
+        Kind::Attribute => Ok(vec![attribute::measure(run).await?]),
         Kind::Held => Ok(vec![measure_held(run).await?]),
         Kind::Processes => processes::measure(run).await,
     }

@@ -36,12 +36,16 @@ Durations: 500ms, 10s, 5m, 1h30m. Data goes to stdout, talk to stderr.";
 pub(crate) struct Everywhere {
     /// Where the locks are kept: redis://HOST, etcd://HOST, file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
     ///
-    /// Without one, locks are kept in a directory of this user on this machine.
+    /// Without one, tenure.toml chooses: of the working directory, this user or this machine. If none of
+    /// them does, locks are kept in a directory of this user on this machine.
     #[arg(short, long, global = true, value_name = "URL", conflicts_with = "url_file")]
     pub(crate) url: Option<String>,
     /// Read the URL from a file, to keep its password off the command line [env: TENURE_URL_FILE]
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) url_file: Option<PathBuf>,
+    /// What all keys on a server start with [default: tenure]
+    #[arg(long, global = true, value_name = "TEXT")]
+    pub(crate) prefix: Option<String>,
     /// When to use colours; NO_COLOR turns `auto` off
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: When,
@@ -94,7 +98,7 @@ Exit status: 0, whatever there is to see; else
    64  usage
 Nothing is created: where nobody chose a place and there is none yet, there are no locks.";
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = RUN_AFTER_HELP)]
 pub(crate) struct RunArgs {
     /// What to lock, such as db-migrate or order:42
@@ -131,7 +135,7 @@ pub(crate) struct RunArgs {
 }
 
 /// How a lock is asked for.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Asking {
     /// Do not wait if the lock is held
     #[arg(short, long, conflicts_with = "wait")]

@@ -68,7 +68,8 @@ fn flags(words: impl Iterator<Item = OsString>) -> Everywhere {
     let words: Vec<String> = words.filter_map(|word| word.into_string().ok()).collect();
     let url = value_of(&words, "-u").or_else(|| value_of(&words, "--url"));
     let url_file = value_of(&words, "--url-file").map(Into::into);
-    Everywhere { url, url_file, color: When::Never, quiet: true, verbose: 0 }
+    let prefix = value_of(&words, "--prefix");
+    Everywhere { url, url_file, prefix, color: When::Never, quiet: true, verbose: 0 }
 }
 
 fn value_of(words: &[String], option: &str) -> Option<String> {

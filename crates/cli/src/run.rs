@@ -56,6 +56,10 @@ fn checked(
     check_relations(args)?;
     args.command.first().map_or(Ok(()), |program| command::check(program))?;
     let place = Place::find(flags)?;
+    // A bound that is configured ends the command in time, as one that is asked for does.
+    let at_most = args.at_most.or(place.config().get_max_hold());
+    let args = &RunArgs { at_most, ..args.clone() };
+    check_relations(args)?;
     let run = Run { args, key: &key, place: &place, talk, report };
     url::runtime()?.block_on(run.go())
 }
@@ -113,7 +117,7 @@ impl Run<'_> {
     }
 
     fn ttl(&self) -> Duration {
-        self.args.ttl.unwrap_or(TTL_DEFAULT)
+        self.args.ttl.or(self.place.config().get_ttl()).unwrap_or(TTL_DEFAULT)
     }
 
     fn request(&self, locker: &Locker) -> Lock {

@@ -1,7 +1,7 @@
 //! Where the locks are kept, and what of that may be shown.
 //!
-//! In: flags, then environment, then nothing. Out: a [`Place`]. A URL may carry a password, so only
-//! [`Place::shown`] and [`Place::scrub`] ever reach a reader.
+//! In: flags, then environment, then `tenure.toml`, then nothing. Out: a [`Place`]. A URL may carry a
+//! password, so only [`Place::shown`] and [`Place::scrub`] ever reach a reader.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure::Locker;
+use tenure::config::FILE;
+use tenure::{Config, Locker};
 
 use crate::args::Everywhere;
 use crate::output;
@@ -20,6 +21,12 @@ use crate::trouble::Trouble;
 
 const URL: &str = "TENURE_URL";
 const URL_FILE: &str = "TENURE_URL_FILE";
+/// The same in the words of the configuration.
+const LOCK_URL: &str = "TENURE_LOCK_URL";
+/// What opens the server of `[redis]`.
+const REDIS_PASSWORD: &str = "TENURE_REDIS_PASSWORD";
+/// What goes for all users of this machine.
+const SYSTEM_DIR: &str = "/etc/tenure";
 /// What many deployments set already.
 const REDIS_URL: &str = "REDIS_URL";
 /// The engine inside this process.
@@ -31,11 +38,12 @@ const MISSING_PAUSE: Duration = Duration::from_millis(100);
 /// would make the directory that it is then not to be used for.
 const CONFINED: [&str; 2] = ["file:", MEMORY];
 
-/// Where the locks are kept.
-#[derive(Clone, PartialEq, Eq)]
+/// Where the locks are kept, and what is configured about them.
+#[derive(Clone)]
 pub(crate) struct Place {
     url: String,
     source: Source,
+    config: Config,
 }
 
 /// Who named it.
@@ -46,6 +54,8 @@ enum Source {
     /// `--url-file`.
     File(PathBuf),
     Variable(&'static str),
+    /// A field of the configuration, and where it stands.
+    Configured(String),
     Nobody,
 }
 
@@ -56,18 +66,30 @@ impl Source {
             Source::Flag | Source::Nobody => return trouble,
             Source::File(path) => format!("--url-file `{}`", path.display()),
             Source::Variable(name) => (*name).into(),
+            Source::Configured(field) => field.clone(),
         };
         Trouble { chain: format!("{origin}: {}", trouble.chain), ..trouble }
     }
 }
 
 impl Place {
-    /// The place that flags, environment or, failing both, the user's id name.
+    /// The place that flags, environment, configuration or, failing all, the user's id name.
     pub(crate) fn find(flags: &Everywhere) -> Result<Self, Trouble> {
-        match Self::if_named(flags)? {
-            Some(place) => Ok(place),
-            None => Self::default_place(),
+        let config = configuration(flags)?;
+        let place = match Self::chosen(flags, &config)? {
+            Some(place) => place,
+            None => Self::default_place()?,
+        };
+        Ok(Place { config, ..place })
+    }
+
+    fn chosen(flags: &Everywhere, config: &Config) -> Result<Option<Self>, Trouble> {
+        if let Some(place) = Self::named(flags, |name| std::env::var_os(name))? {
+            return Ok(Some(place));
         }
+        let url = config.chosen_url().map_err(|error| Trouble::engine(&error))?;
+        let by = config.chosen_by().unwrap_or("the configuration");
+        url.map(|url| Self::of(url, Source::Configured(by.into()))).transpose()
     }
 
     fn named(
@@ -97,12 +119,19 @@ impl Place {
         if url.trim().is_empty() {
             return Err(source.blamed(Trouble::usage("the URL is empty")));
         }
-        Ok(Place { url: url.trim().into(), source })
+        Ok(Place { url: url.trim().into(), source, config: Config::default() })
     }
 
-    /// The place that flags or environment name, for those who need none.
+    /// The place that flags, environment or configuration name, for those who need none.
     pub(crate) fn if_named(flags: &Everywhere) -> Result<Option<Self>, Trouble> {
-        Self::named(flags, |name| std::env::var_os(name))
+        let config = configuration(flags)?;
+        let place = Self::chosen(flags, &config)?;
+        Ok(place.map(|place| Place { config, ..place }))
+    }
+
+    /// What is configured about its locks.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The URL with its password: for whoever connects, not for readers.
@@ -136,7 +165,8 @@ impl Place {
     }
 
     async fn open(&self) -> Result<Locker, Trouble> {
-        let opened = tenure::connect(&self.url).await.map_err(|error| self.trouble(&error));
+        let opened = self.config.clone().url(&self.url).connect().await;
+        let opened = opened.map_err(|error| self.trouble(&error));
         opened.map_err(|trouble| match self.source {
             Source::Nobody => trouble.hint("choose another place with --url"),
             _ => self.source.blamed(trouble),
@@ -183,7 +213,7 @@ impl Place {
             Source::File(path) => {
                 Some(format!("--url-file {}", shell_word(&path.to_string_lossy())))
             }
-            Source::Variable(_) | Source::Nobody => None,
+            Source::Variable(_) | Source::Configured(_) | Source::Nobody => None,
         }
     }
 
@@ -220,9 +250,32 @@ impl Place {
 
     /// The variables that a command must not inherit: ours, and the application's only if we used it.
     pub(crate) fn private_variables(&self) -> Vec<&'static str> {
-        let used = (self.source == Source::Variable(REDIS_URL)).then_some(REDIS_URL);
-        [URL, URL_FILE].into_iter().chain(used).collect()
+        let used = match &self.source {
+            Source::Variable(REDIS_URL) => Some(REDIS_URL),
+            Source::Configured(_) => Some(REDIS_PASSWORD),
+            _ => None,
+        };
+        [URL, URL_FILE, LOCK_URL].into_iter().chain(used).collect()
     }
+}
+
+/// What the files and the environment say about locks: this machine's file, this user's, the one of
+/// the working directory, each stronger than the one before.
+fn configuration(flags: &Everywhere) -> Result<Config, Trouble> {
+    let system = Some(PathBuf::from(SYSTEM_DIR).join(FILE));
+    let user = user_dir(|name| std::env::var_os(name)).map(|dir| dir.join("tenure").join(FILE));
+    let files: Vec<_> = [system, user, Some(FILE.into())].into_iter().flatten().collect();
+    let config = Config::read_files(&files).map_err(|error| Trouble::engine(&error))?;
+    Ok(match &flags.prefix {
+        Some(prefix) => config.prefix(prefix),
+        None => config,
+    })
+}
+
+/// Where this user's configuration is. A relative path is none, as the convention has it.
+fn user_dir(env: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| env(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")))
 }
 
 fn read(path: &Path) -> Result<String, Trouble> {
@@ -266,11 +319,12 @@ mod tests {
 
     fn flags(url: Option<&str>) -> Everywhere {
         let url = url.map(Into::into);
-        Everywhere { url, url_file: None, color: When::Auto, quiet: false, verbose: 0 }
+        let (url_file, prefix) = (None, None);
+        Everywhere { url, url_file, prefix, color: When::Auto, quiet: false, verbose: 0 }
     }
 
     fn place(url: &str) -> Place {
-        Place { url: url.into(), source: Source::Flag }
+        Place { url: url.into(), source: Source::Flag, config: Config::default() }
     }
 
     fn named(flags: &Everywhere, env: &[(&str, &str)]) -> Option<(String, Source)> {
@@ -380,8 +434,23 @@ mod tests {
     /// A command gets the application's URL, unless it was ours.
     #[test]
     fn private_variables_are_ours() {
-        assert_eq!(place("memory:").private_variables(), [URL, URL_FILE]);
+        assert_eq!(place("memory:").private_variables(), [URL, URL_FILE, LOCK_URL]);
         let used = Place { source: Source::Variable(REDIS_URL), ..place("redis://h") };
-        assert_eq!(used.private_variables(), [URL, URL_FILE, REDIS_URL]);
+        assert_eq!(used.private_variables(), [URL, URL_FILE, LOCK_URL, REDIS_URL]);
+        let used = Place { source: Source::Configured("x".into()), ..place("redis://h") };
+        assert_eq!(used.private_variables(), [URL, URL_FILE, LOCK_URL, REDIS_PASSWORD]);
+    }
+
+    /// A user's configuration is where other programs keep theirs.
+    #[test]
+    fn directories_of_users() {
+        let dir = |all: &[(&str, &str)]| {
+            user_dir(|name| all.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
+        };
+        let both = [("XDG_CONFIG_HOME", "/x"), ("HOME", "/home/ann")];
+        assert_eq!(dir(&both), Some("/x".into()));
+        assert_eq!(dir(&both[1..]), Some("/home/ann/.config".into()));
+        assert_eq!(dir(&[("XDG_CONFIG_HOME", "x"), ("HOME", "/a")]), Some("/a/.config".into()));
+        assert_eq!(dir(&[]), None);
     }
 }

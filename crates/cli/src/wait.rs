@@ -83,7 +83,8 @@ pub(crate) fn failed(
     if !error.is_busy() {
         return Err(place.trouble(error));
     }
-    let gave_up = asking.wait.filter(|wait| !wait.is_zero());
+    let wait = asking.wait.or(place.config().get_wait()).filter(|_| !asking.no_wait);
+    let gave_up = wait.filter(|wait| !wait.is_zero());
     talk.say(&output::not_acquired(key.as_str(), error.holder(), gave_up));
     talk.say(&output::hint_show(key.as_str(), place.option().as_deref()));
     Ok(())

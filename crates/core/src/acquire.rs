@@ -29,7 +29,7 @@ pub(crate) async fn lock(
     let got = match (ask.options.attempts, ask.options.wait) {
         // Boxed, as is all that is rare here: the future of one who waits for its turn is small.
         (Some(most), _) => Box::pin(by_attempts(engine, ask, &mut bounds, most)).await,
-        (None, Wait::For(Duration::ZERO)) => Box::pin(at_once(engine, ask, &mut bounds)).await,
+        (None, Wait::For(Duration::ZERO)) => Box::pin(at_once(engine, ask)).await,
         (None, _) => in_turn(engine, ask, &mut bounds).await,
     };
     let waited = bounds.elapsed();
@@ -181,10 +181,13 @@ async fn by_attempts(
 }
 
 /// A wait of no time at all is one attempt.
-async fn at_once(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> Result<Hold, Error> {
+async fn at_once(engine: &Arc<Engine>, ask: &Arc<Ask>) -> Result<Hold, Error> {
     match attempt(engine, ask).await? {
         Tried::Got(hold) => Ok(hold),
-        Tried::Busy(holder) => Err(bounds.error(ask, End::Deadline, holder)),
+        Tried::Busy(holder) => {
+            engine.observe.contended();
+            Err(Error::busy(&ask.key, Waited::Not, holder))
+        }
     }
 }
 

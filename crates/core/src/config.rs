@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,17 +32,23 @@ pub struct Field {
     name: &'static str,
     aliases: &'static [&'static str],
     secret: bool,
+    variable: Option<&'static str>,
 }
 
 impl Field {
     /// A field, and the other names it goes by.
     pub const fn new(name: &'static str, aliases: &'static [&'static str]) -> Self {
-        Field { name, aliases, secret: false }
+        Field { name, aliases, secret: false, variable: None }
     }
 
     /// A field whose value is never shown.
     pub const fn secret(name: &'static str) -> Self {
-        Field { name, aliases: &[], secret: true }
+        Field { name, aliases: &[], secret: true, variable: None }
+    }
+
+    /// The same, and a variable of another form that gives it too: `TENURE_URL`.
+    pub const fn variable(self, variable: &'static str) -> Self {
+        Field { variable: Some(variable), ..self }
     }
 
     fn goes_by(&self, name: &str) -> bool {
@@ -60,6 +66,8 @@ pub struct Settings {
     section: &'static str,
     fields: &'static [Field],
     given: HashMap<&'static str, Given>,
+    /// How many places have been looked at.
+    places: usize,
 }
 
 /// A value, and where it stands, as a person would look for it.
@@ -67,25 +75,43 @@ struct Given {
     text: String,
     name: String,
     place: String,
+    rank: usize,
 }
 
 impl Settings {
     /// None given yet, of the section `[section]`.
     pub fn new(section: &'static str, fields: &'static [Field]) -> Self {
-        Settings { section, fields, given: HashMap::new() }
+        Settings { section, fields, given: HashMap::new(), places: 0 }
     }
 
-    /// Adds what a TOML file says. One that is not there says nothing.
+    /// Adds what a TOML file says, stronger than what was added before. One that is not there says
+    /// nothing.
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if it cannot be read, is no TOML, or has a field that is not
     /// known.
     pub fn file(self, path: &Path) -> Result<Self, Error> {
-        let place = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => self.toml(&text, &place),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(self),
+            read => self.read(path, read),
+        }
+    }
+
+    /// The same with a file that must be there: somebody has named it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`file`](Self::file), and one for a file that is not there.
+    pub fn named_file(self, path: &Path) -> Result<Self, Error> {
+        let read = std::fs::read_to_string(path);
+        self.read(path, read)
+    }
+
+    fn read(self, path: &Path, read: io::Result<String>) -> Result<Self, Error> {
+        let place = path.display().to_string();
+        match read {
+            Ok(text) => self.toml(&text, &place),
             Err(error) => Err(Error::invalid(format!("cannot read `{place}`: {error}"))),
         }
     }
@@ -97,6 +123,8 @@ impl Settings {
     /// As [`file`](Self::file).
     pub fn toml(mut self, text: &str, place: &str) -> Result<Self, Error> {
         let table: Table = toml::from_str(text).map_err(|error| not_toml(place, text, &error))?;
+        self.must_be_in_sections(&table, place)?;
+        self.places += 1;
         let section = match table.get(self.section) {
             None => return Ok(self),
             Some(Value::Table(section)) => section,
@@ -113,7 +141,8 @@ impl Settings {
             let text = plain(value).ok_or_else(|| {
                 Error::invalid(format!("invalid `{name}` in `{place}`: expected a single value"))
             })?;
-            add(&mut given, field, Given { text, name, place: place.into() })?;
+            let (place, rank) = (place.into(), self.places);
+            add(&mut given, field, Given { text, name, place, rank })?;
         }
         self.given.extend(given);
         Ok(self)
@@ -129,20 +158,24 @@ impl Settings {
         all: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
         let start = format!("{VARIABLES}{}_", self.section.to_ascii_uppercase());
+        self.places += 1;
         let mut given = HashMap::new();
         for (name, value) in all {
-            let Some(name) = name.to_str().filter(|name| name.starts_with(&start)) else {
-                continue;
+            let Some(name) = name.to_str() else { continue };
+            let field = match name.strip_prefix(&start) {
+                Some(rest) => self.fields.iter().find(|field| field.is_variable(rest)),
+                None => match self.fields.iter().find(|field| field.variable == Some(name)) {
+                    Some(field) => Some(field),
+                    None => continue,
+                },
             };
-            let rest = &name[start.len()..];
-            let field = self.fields.iter().find(|field| field.is_variable(rest));
             let field = field.ok_or_else(|| self.unknown(name, "the environment"))?;
             let text = value.into_string().map_err(|_| {
                 Error::invalid(format!("invalid `{name}` in the environment: it is not UTF-8"))
             })?;
             if !text.is_empty() {
                 let (name, place) = (name.into(), "the environment".into());
-                add(&mut given, field, Given { text, name, place })?;
+                add(&mut given, field, Given { text, name, place, rank: self.places })?;
             }
         }
         self.given.extend(given);
@@ -170,7 +203,7 @@ impl Settings {
         expected: &str,
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        let Some(Given { text, name: shown, place }) = self.given.get(name) else {
+        let Some(Given { text, name: shown, place, .. }) = self.given.get(name) else {
             return Ok(None);
         };
         let place = place_shown(place);
@@ -180,6 +213,32 @@ impl Settings {
         };
         read(text).map(Some).ok_or_else(|| {
             Error::invalid(format!("invalid `{shown}` in {place}: {value} is not {expected}"))
+        })
+    }
+
+    /// Whether nothing was given.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// How strong the place is that gave the field: the higher, the later it was added.
+    pub fn rank(&self, name: &str) -> Option<usize> {
+        self.given.get(name).map(|given| given.rank)
+    }
+
+    /// How people know the field `name`, and where it was given: `` `lock.url` in `tenure.toml` ``.
+    pub fn shown(&self, name: &str) -> Option<String> {
+        let given = self.given.get(name)?;
+        Some(format!("`{}` in {}", given.name, place_shown(&given.place)))
+    }
+
+    /// A field of ours before the first section would say nothing, and nobody would notice.
+    fn must_be_in_sections(&self, table: &Table, place: &str) -> Result<(), Error> {
+        let ours = |name: &str| self.fields.iter().any(|field| field.goes_by(name));
+        let stray = table.iter().find(|(name, value)| !value.is_table() && ours(name));
+        stray.map_or(Ok(()), |(name, _)| {
+            let section = self.section;
+            Err(Error::invalid(format!("`{name}` in `{place}` stands before `[{section}]`")))
         })
     }
 
@@ -328,6 +387,49 @@ mod tests {
         assert!(settings().file(Path::new("/no/such/tenure.toml")).is_ok());
         let error = settings().file(Path::new("/")).err().unwrap().to_string();
         assert!(error.starts_with("cannot read `/`: "), "{error}");
+    }
+
+    /// A file that was named must be there.
+    #[test]
+    fn named_files() {
+        let error = settings().named_file(Path::new("/no/such.toml")).err().unwrap().to_string();
+        assert_eq!(error, "cannot read `/no/such.toml`: No such file or directory (os error 2)");
+    }
+
+    /// A field that stands in no section is not overlooked.
+    #[test]
+    fn fields_before_their_section() {
+        assert_eq!(refused("host = 'h'"), "`host` in `tenure.toml` stands before `[redis]`");
+        assert_eq!(refused("title = 'mine'"), "");
+    }
+
+    /// A variable of another form gives the same field, and both at once are one too many.
+    #[test]
+    fn variables_of_another_form() {
+        static FIELDS: [Field; 1] = [Field::secret("url").variable("TENURE_URL")];
+        let given = |all: &[(&str, &str)]| {
+            let all = all.iter().map(|(name, value)| (name.into(), value.into()));
+            Settings::new("lock", &FIELDS).variables(all.collect::<Vec<_>>())
+        };
+        assert_eq!(text(&given(&[("TENURE_URL", "a")]).unwrap(), "url").as_deref(), Some("a"));
+        assert_eq!(text(&given(&[("TENURE_LOCK_URL", "b")]).unwrap(), "url").as_deref(), Some("b"));
+        assert!(given(&[("TENURE_PATH", "c")]).unwrap().is_empty());
+        let both = given(&[("TENURE_URL", "a"), ("TENURE_LOCK_URL", "b")]).err().unwrap();
+        assert_eq!(
+            both.to_string(),
+            "`TENURE_URL` and `TENURE_LOCK_URL` in the environment are the same field"
+        );
+    }
+
+    /// What was added later is stronger, and says where it came from.
+    #[test]
+    fn ranks() {
+        let both = variables(&[("TENURE_REDIS_HOST", "env")]).unwrap();
+        assert!(both.rank("host") > both.rank("pool_size"));
+        assert_eq!(both.rank("password"), None);
+        let shown = |name| both.shown(name).unwrap();
+        assert_eq!(shown("host"), "`TENURE_REDIS_HOST` in the environment");
+        assert_eq!(shown("pool_size"), "`redis.poolSize` in `tenure.toml`");
     }
 
     /// Times with a unit, or in milliseconds.

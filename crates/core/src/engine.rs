@@ -23,7 +23,7 @@ use crate::gate::{Gates, Lead};
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
 use crate::observe::Observe;
-use crate::options::Options;
+use crate::options::Defaults;
 use crate::renewal::{self, Listener, Schedule};
 use crate::time::{Bounds, Clock, Time};
 
@@ -38,7 +38,7 @@ pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Clock,
     pub(crate) can: Capabilities,
-    pub(crate) defaults: Options,
+    pub(crate) defaults: Defaults,
     pub(crate) gates: Gates,
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) closing: CancellationToken,
@@ -64,15 +64,16 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(backend: Arc<dyn Backend>, defaults: Options) -> Arc<Self> {
-        backend.expect_ttl(defaults.ttl);
+    pub(crate) fn new(backend: Arc<dyn Backend>, defaults: Defaults) -> Arc<Self> {
+        let can = backend.capabilities();
+        backend.expect_ttl(defaults.plain.ttl);
         Arc::new(Engine {
             bounds: Bounds::new(backend.clock()),
             tokens: Tokens::default(),
             clock: backend.clock(),
-            can: backend.capabilities(),
+            defaults: defaults.fit(&can),
+            can,
             backend,
-            defaults,
             gates: Gates::default(),
             schedule: Arc::default(),
             closing: CancellationToken::new(),

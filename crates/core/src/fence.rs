@@ -19,7 +19,7 @@ pub const SERVER_FENCE_MAX: u64 = (1 << (63 - LOCAL_BITS)) - 1;
 /// 2025-01-01, where the clock of the fences starts.
 const EPOCH: UnixMillis = UnixMillis(1_735_689_600_000);
 /// Fences per millisecond that a clock-driven counter may give without running ahead of its clock.
-const PER_MILLI: u64 = 256;
+pub const PER_MILLI: u64 = 256;
 
 /// A number that comes with every grant, larger than that of every earlier grant of the same key.
 ///

@@ -151,11 +151,12 @@ impl fmt::Debug for Guard {
 /// Ends a hold and tells the server if it was the last.
 pub(crate) async fn release(hold: Hold) -> Result<Released, Error> {
     let (engine, lease) = (hold.engine.clone(), hold.lease.clone());
-    let key = lease.claim().key();
+    // Before it is the next one's.
+    let (key, owner) = (lease.claim().key(), lease.owner());
     let departure = match hold.part() {
         Parting::StillHeld(count) => return Ok(Released::StillHeld(count)),
         Parting::HandedOver => {
-            engine.observe.handed_over(&lease);
+            engine.observe.handed_over(&lease, owner);
             return Ok(Released::Freed);
         }
         Parting::Lost(lease, loss) => {

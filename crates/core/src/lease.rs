@@ -15,6 +15,7 @@ use crate::backend::{Grant, Loss, Term};
 use crate::claim::Claim;
 use crate::fence::Fence;
 use crate::options::Options;
+use crate::owner::Owner;
 use crate::time::{self, Clock, Time, UnixMillis};
 
 /// The pause after a renewal that brought no answer: a tenth of the interval, within these.
@@ -46,6 +47,9 @@ pub struct Lease {
     hold_until: AtomicU64,
     /// The serial number of the present local holder; see `gate.rs`.
     holder: AtomicU64,
+    /// The number of the present holder's owner, for the log; zero for none, and for a shared one,
+    /// who has the lease for good.
+    owner: AtomicU64,
     ended: OnceLock<Ended>,
     /// The loss has been told to log and server.
     dealt_with: AtomicBool,
@@ -80,6 +84,7 @@ impl Lease {
             clock,
             hold_until: AtomicU64::new(Time::NEVER.as_nanos()),
             holder: AtomicU64::new(0),
+            owner: AtomicU64::new(0),
             ended: OnceLock::new(),
             dealt_with: AtomicBool::new(false),
             end: Notify::new(),
@@ -144,6 +149,19 @@ impl Lease {
     /// Whether the grant has an end of its own.
     pub(crate) fn is_endless(&self) -> bool {
         self.valid_until.load(Ordering::Acquire) == Time::NEVER.as_nanos()
+    }
+
+    /// Says whose it is, for the log.
+    pub(crate) fn set_owner(&self, owner: Option<&Owner>) {
+        self.owner.store(owner.map_or(0, Owner::number), Ordering::Relaxed);
+    }
+
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        match self.owner.load(Ordering::Relaxed) {
+            0 => self.claim.shared_owner().map(Owner::shared),
+            number => Some(Owner::numbered(number)),
+        }
     }
 
     /// Takes a renewal's new term. Too late is too late: `false` if the lease had ended by our clock

@@ -5,7 +5,7 @@
 //!
 //! The modules in the order in which a request passes through them:
 //! `locker` → `request` → `acquire` → `gate` → [`backend`], and back up: `lease` ← `renewal` ← `engine`,
-//! then `guard` and `run`. [`watch`] is for those who only look.
+//! then `guard`, `run` and [`attribute`]. [`watch`] is for those who only look.
 
 mod locker;
 mod request;
@@ -25,6 +25,7 @@ mod renewal;
 mod engine;
 mod guard;
 mod run;
+pub mod attribute;
 pub mod blocking;
 pub mod fence;
 pub mod glob;
@@ -34,6 +35,7 @@ pub mod config;
 mod error;
 mod observe;
 
+pub use attribute::{install, installed};
 pub use backend::{Backend, Capabilities, Holding, LockInfo, Loss, Release, Waiting};
 pub use claim::{Claim, Client, Holder, Mode, Sight, Terms, Token, TokenDigits};
 pub use error::Error;
@@ -45,8 +47,8 @@ pub use lease::Lease;
 pub use locker::{Locker, LockerBuilder, Shutdown};
 pub use memory::Memory;
 pub use options::{
-    RETRY_INTERVAL_DEFAULT, RETRY_INTERVAL_MIN, Reentry, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN,
-    WithinProcess,
+    ATTRIBUTE_RETRY_INTERVAL_DEFAULT, ATTRIBUTE_TTL_DEFAULT, RETRY_INTERVAL_DEFAULT,
+    RETRY_INTERVAL_MIN, Reentry, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN, WithinProcess,
 };
 pub use owner::Owner;
 pub use request::{Lock, TryLock};

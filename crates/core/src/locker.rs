@@ -11,7 +11,7 @@ use crate::gate::{Entry, Lead, Patience};
 use crate::guard::{self, Guard, Released, WrittenLease};
 use crate::key::Key;
 use crate::lease::Lease;
-use crate::options::{Options, Renew};
+use crate::options::{Defaults, Options, Renew, Wait};
 use crate::owner::Owner;
 use crate::request::{Ask, Lock, Request, TryLock};
 use crate::time::Clock;
@@ -45,12 +45,12 @@ pub struct Locker {
 impl Locker {
     /// A locker on `backend`, with the default options.
     pub fn new(backend: impl Backend) -> Self {
-        Locker { engine: Engine::new(Arc::new(backend), Options::default()) }
+        Locker { engine: Engine::new(Arc::new(backend), Defaults::default()) }
     }
 
     /// A locker on `backend` with defaults of its own.
     pub fn builder(backend: impl Backend) -> LockerBuilder {
-        LockerBuilder { backend: Arc::new(backend), options: Options::default() }
+        LockerBuilder { backend: Arc::new(backend), defaults: Defaults::default() }
     }
 
     /// Asks for `key`: set options on what this returns, then `.await` it.
@@ -116,7 +116,7 @@ impl Locker {
     }
 
     fn ask_for(&self, written: &WrittenLease) -> Result<Arc<Ask>, Error> {
-        let options = Options { ttl: written.ttl, ..self.engine.defaults };
+        let options = Options { ttl: written.ttl, ..self.engine.defaults.plain };
         options.validate(&self.engine.can)?;
         let (key, owner) = (Key::new(&written.key)?, Owner::current());
         Ok(Arc::new(Ask { key, options, owner, label: None, reason: None, name: None }))
@@ -266,7 +266,7 @@ impl Locker {
     }
 }
 
-/// Makes a [`Locker`] with defaults of its own.
+/// Makes a [`Locker`] with defaults of its own, for `lock`, `try_lock` and `#[lock]` alike.
 ///
 /// ```
 /// use std::time::Duration;
@@ -278,43 +278,49 @@ impl Locker {
 #[must_use = "a builder does nothing until it is built"]
 pub struct LockerBuilder {
     backend: Arc<dyn Backend>,
-    options: Options,
+    defaults: Defaults,
 }
 
 impl LockerBuilder {
-    /// How long a dead holder keeps others out. Default 30 s.
+    /// How long a dead holder keeps others out. Default 30 s; 10 s for `#[lock]`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
+        self.defaults.set(|options| options.ttl = ttl);
         self
     }
 
-    /// How long to pause between looks where nobody tells. Default 100 ms.
+    /// How long to pause between looks where nobody tells. Default 100 ms; 50 ms for `#[lock]`.
     pub fn retry_interval(mut self, interval: Duration) -> Self {
-        self.options.retry_interval = interval;
+        self.defaults.set(|options| options.retry_interval = interval);
         self
     }
 
     /// When leases are renewed. Default: at a third of the ttl.
     pub fn renew(mut self, renew: Renew) -> Self {
-        self.options.renew = renew;
+        self.defaults.set(|options| options.renew = renew);
         self
     }
 
     /// The longest time to hold a lock. Default: none.
     pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.options.max_hold = Some(longest);
+        self.defaults.set(|options| options.max_hold = Some(longest));
         self
     }
 
     /// Whether grants carry a fence. Default: yes.
     pub fn fencing(mut self, fencing: bool) -> Self {
-        self.options.fencing = fencing;
+        self.defaults.set(|options| options.fencing = fencing);
         self
     }
 
-    /// The longest time to wait for one. Default: for ever.
+    /// The longest time to wait for one. Default: for ever; for `#[lock]` no time at all.
     pub fn wait(mut self, longest: Duration) -> Self {
-        self.options.wait = crate::options::Wait::For(longest);
+        self.defaults.set(|options| options.wait = Wait::For(longest));
+        self
+    }
+
+    /// To wait for ever, also with `#[lock]`.
+    pub fn wait_forever(mut self) -> Self {
+        self.defaults.set(|options| options.wait = Wait::Forever);
         self
     }
 
@@ -324,8 +330,8 @@ impl LockerBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) for values that do not go together.
     pub fn build(self) -> Result<Locker, Error> {
-        self.options.validate(&self.backend.capabilities())?;
-        Ok(Locker { engine: Engine::new(self.backend, self.options) })
+        self.defaults.plain.validate(&self.backend.capabilities())?;
+        Ok(Locker { engine: Engine::new(self.backend, self.defaults) })
     }
 }
 

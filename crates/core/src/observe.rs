@@ -13,6 +13,7 @@ use crate::backend::{Fault, Loss, Release, Renewal};
 use crate::error::Error;
 use crate::gate::Hold;
 use crate::lease::{Ended, Lease};
+use crate::owner::Owner;
 use crate::request::Ask;
 
 /// Label of locks for which the caller gave no name.
@@ -152,9 +153,9 @@ impl Observe {
         self.record(ask, |series| series.held.record(held));
     }
 
-    /// A lease was handed to the next task.
-    pub(crate) fn handed_over(&self, lease: &Lease) {
-        tracing::debug!(component = "tenure", key = %lease.claim().key(), result = "handed_over", "lock released");
+    /// A lease was handed by `owner` to the next task.
+    pub(crate) fn handed_over(&self, lease: &Lease, owner: Option<Owner>) {
+        tracing::debug!(component = "tenure", key = %lease.claim().key(), owner = shown(owner), result = "handed_over", "lock released");
     }
 
     /// A lease was given back, or not.
@@ -162,10 +163,10 @@ impl Observe {
         let key = lease.claim().key();
         match answer {
             Ok(answer) => {
-                tracing::debug!(component = "tenure", %key, result = ?answer, "lock released")
+                tracing::debug!(component = "tenure", %key, owner = shown(lease.owner()), result = ?answer, "lock released")
             }
             Err(fault) => {
-                tracing::warn!(component = "tenure", %key, result = "unknown", %fault, "release failed")
+                tracing::warn!(component = "tenure", %key, owner = shown(lease.owner()), result = "unknown", %fault, "release failed")
             }
         }
     }
@@ -173,21 +174,25 @@ impl Observe {
     /// A renewal was answered, or not.
     pub(crate) fn renewed(&self, lease: &Lease, answer: &Renewal, took: Duration) {
         let (key, left) = (lease.claim().key(), lease.remaining());
+        // One that was given back meanwhile has nothing left, and needs nothing.
+        let short = left < lease.ttl() / MARGIN_SHORT && lease.ended() != Some(Ended::Released);
         match answer {
-            // One that was given back meanwhile has nothing left, and needs nothing.
-            Renewal::Renewed { .. }
-                if left < lease.ttl() / MARGIN_SHORT && lease.ended() != Some(Ended::Released) =>
-            {
-                tracing::warn!(component = "tenure", %key, result = "renewed", ?left, "lock renewed late");
+            Renewal::Renewed { .. } if short => {
+                tracing::warn!(component = "tenure", %key, owner = shown(lease.owner()), result = "renewed", ?left, "lock renewed late");
                 self.totals().renewed.record(took);
             }
             Renewal::Renewed { .. } => {
-                tracing::debug!(component = "tenure", %key, result = "renewed", ?left, "lock renewed");
+                tracing::debug!(component = "tenure", %key, owner = shown(lease.owner()), result = "renewed", ?left, "lock renewed");
                 self.totals().renewed.record(took);
             }
             Renewal::Lost(_) => self.totals().renewal_lost.record(took),
             Renewal::Unknown(fault) => {
-                tracing::warn!(component = "tenure", %key, result = "unknown", ?left, %fault, "renewal failed");
+                let event = if short {
+                    "renewal failed, the lock is nearly lost"
+                } else {
+                    "renewal failed"
+                };
+                tracing::warn!(component = "tenure", %key, owner = shown(lease.owner()), result = "unknown", ?left, %fault, "{event}");
                 self.totals().renewal_unknown.record(took);
             }
         }
@@ -195,13 +200,17 @@ impl Observe {
 
     /// A held lock is lost.
     pub(crate) fn lost(&self, lease: &Lease, loss: &Loss) {
-        tracing::error!(component = "tenure", key = %lease.claim().key(), result = "lost", reason = loss.word(), "lock lost: {loss}");
+        tracing::error!(component = "tenure", key = %lease.claim().key(), owner = shown(lease.owner()), result = "lost", reason = loss.word(), "lock lost: {loss}");
         metrics::counter!("tenure_lock_losses_total", "reason" => loss.word()).increment(1);
     }
 }
 
 fn owner(ask: &Ask) -> Option<String> {
-    ask.owner.as_ref().map(ToString::to_string)
+    shown(ask.owner.clone())
+}
+
+fn shown(owner: Option<Owner>) -> Option<String> {
+    owner.map(|owner| owner.to_string())
 }
 
 fn label(ask: &Ask) -> Option<&str> {

@@ -16,6 +16,12 @@ pub const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 const SECOND: Duration = Duration::from_secs(1);
 /// How often to look again where nobody tells: often enough for people, rare enough for servers.
 pub const RETRY_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
+/// How long a dead holder of a `#[lock]` function keeps others out. Shorter than [`TTL_DEFAULT`]:
+/// somebody waits for the answer of such a function.
+pub const ATTRIBUTE_TTL_DEFAULT: Duration = Duration::from_secs(10);
+/// How often a `#[lock]` function looks again where nobody tells. Shorter than
+/// [`RETRY_INTERVAL_DEFAULT`], for the same reason.
+pub const ATTRIBUTE_RETRY_INTERVAL_DEFAULT: Duration = Duration::from_millis(50);
 /// The shortest pause between two looks: a shorter one is a busy loop on somebody else's server.
 pub const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
@@ -102,6 +108,46 @@ impl Default for Options {
             reentry: Reentry::Allow,
             fencing: true,
         }
+    }
+}
+
+/// What a [`Locker`](crate::Locker) asks for unless the call says otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Defaults {
+    /// With `lock(..)` and `try_lock(..)`.
+    pub(crate) plain: Options,
+    /// With `#[lock]`.
+    pub(crate) attribute: Options,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        let plain = Options::default();
+        let attribute = Options {
+            ttl: ATTRIBUTE_TTL_DEFAULT,
+            // The caller of a function is told at once that another is at it.
+            wait: Wait::For(Duration::ZERO),
+            retry_interval: ATTRIBUTE_RETRY_INTERVAL_DEFAULT,
+            ..plain
+        };
+        Defaults { plain, attribute }
+    }
+}
+
+impl Defaults {
+    /// What the user says of the locker is stronger than either's own default.
+    pub(crate) fn set(&mut self, change: impl Fn(&mut Options)) {
+        change(&mut self.plain);
+        change(&mut self.attribute);
+    }
+
+    /// Takes the ttl of the others for `#[lock]` where its own does not go with the rest: a renewal
+    /// every eight seconds is fine for thirty seconds, and not for ten.
+    pub(crate) fn fit(mut self, engine: &Capabilities) -> Self {
+        if self.attribute.validate(engine).is_err() {
+            self.attribute.ttl = self.plain.ttl;
+        }
+        self
     }
 }
 
@@ -272,6 +318,29 @@ mod tests {
             o.at_least = Duration::from_secs(2);
         });
         assert_eq!(odd, "at_least (2s) must not be more than max_hold (1s)");
+    }
+
+    /// E1: `#[lock]` has defaults of its own, and what the user says of the locker is stronger.
+    #[test]
+    fn e1_defaults_of_the_attribute() {
+        let mut defaults = Defaults::default();
+        let shown = |o: Options| (o.ttl.as_secs(), o.wait, o.retry_interval.as_millis());
+        assert_eq!(shown(defaults.attribute), (10, Wait::For(Duration::ZERO), 50));
+        assert_eq!(shown(defaults.plain), (30, Wait::Forever, 100));
+        defaults.set(|o| o.ttl = Duration::from_secs(20));
+        defaults.set(|o| o.wait = Wait::Forever);
+        assert_eq!(shown(defaults.attribute), (20, Wait::Forever, 50));
+    }
+
+    /// A ttl that nobody chose gives way to what somebody did.
+    #[test]
+    fn e1_the_attributes_ttl_gives_way() {
+        let mut defaults = Defaults::default();
+        defaults.set(|o| o.renew = Renew::Every(Duration::from_secs(8)));
+        let fitted = defaults.fit(&Capabilities::full("memory"));
+        assert_eq!(fitted.attribute.ttl, TTL_DEFAULT);
+        let fitted = Defaults::default().fit(&Capabilities::full("memory"));
+        assert_eq!(fitted.attribute.ttl, ATTRIBUTE_TTL_DEFAULT);
     }
 
     /// An engine that counts in seconds says so.

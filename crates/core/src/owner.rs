@@ -67,6 +67,19 @@ impl Owner {
         IN_SCOPE.try_with(Clone::clone).ok()
     }
 
+    /// What tells local owners apart; zero for a shared one.
+    pub(crate) fn number(&self) -> u64 {
+        match &self.0 {
+            Identity::Local(number) => *number,
+            Identity::Shared(_) => 0,
+        }
+    }
+
+    /// The local owner of this number.
+    pub(crate) fn numbered(number: u64) -> Self {
+        Owner(Identity::Local(number))
+    }
+
     /// The id that other processes know it by.
     pub(crate) fn shared_id(&self) -> Option<&Arc<str>> {
         match &self.0 {

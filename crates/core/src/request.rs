@@ -68,10 +68,19 @@ pub(crate) type Cancel = BoxFuture<'static, ()>;
 
 impl Request {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
+        Request::with(engine, Key::new(key), engine.defaults.plain)
+    }
+
+    /// The same with the defaults of `#[lock]`.
+    pub(crate) fn of_attribute(engine: &Arc<Engine>, key: Result<Key, Error>) -> Self {
+        Request::with(engine, key, engine.defaults.attribute)
+    }
+
+    fn with(engine: &Arc<Engine>, key: Result<Key, Error>, options: Options) -> Self {
         Request {
             engine: engine.clone(),
-            key: Key::new(key),
-            options: engine.defaults,
+            key,
+            options,
             owner: Owner::current(),
             label: None,
             reason: None,
@@ -208,6 +217,12 @@ macro_rules! waiting_setters {
             /// The longest time to wait. Default: for ever. Zero asks once.
             pub fn wait(mut self, longest: Duration) -> Self {
                 self.0.options.wait = Wait::For(longest);
+                self
+            }
+
+            /// To wait for ever, where the locker has another default.
+            pub fn wait_forever(mut self) -> Self {
+                self.0.options.wait = Wait::Forever;
                 self
             }
 

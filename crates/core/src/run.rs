@@ -42,6 +42,19 @@ impl Lock {
         F: FnOnce(Held) -> B,
         B: Future<Output = Result<T, E>>,
     {
+        self.run_judged(body, Result::is_ok).await
+    }
+
+    /// The same with a body of which `succeeded` says whether it did.
+    pub(crate) async fn run_judged<F, B, R>(
+        self,
+        body: F,
+        succeeded: impl FnOnce(&R) -> bool,
+    ) -> Result<R, Error>
+    where
+        F: FnOnce(Held) -> B,
+        B: Future<Output = R>,
+    {
         let guard = self.await?;
         let done = tokio::select! {
             // The loss is looked at first: a body that ends together with its lock ended without it.
@@ -49,9 +62,9 @@ impl Lock {
             loss = guard.lost() => return Err(Error::lost(guard.key(), loss)),
             done = body(guard.held()) => done,
         };
-        match (done, guard.release().await) {
-            (Ok(_), Err(error)) if error.is_lost() => Err(error),
-            (done, _) => Ok(done),
+        match guard.release().await {
+            Err(error) if error.is_lost() && succeeded(&done) => Err(error),
+            _ => Ok(done),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tenure_core::time::Clock;
 use tenure_core::{Locker, Memory, Owner};
 
 /// Every event and metric has the documented name, level and fields; neither ever shows a token.
@@ -18,6 +19,7 @@ async fn e4_e5_events_and_metrics() {
     let locker = Locker::new(server.clone());
     let token = live_through_everything(&server, &locker).await;
 
+    renew_late(&log).await;
     // The loss is logged by another thread, after the holder has been told.
     let text = log.until("lock lost").await;
     for line in [
@@ -25,10 +27,11 @@ async fn e4_e5_events_and_metrics() {
         r#"DEBUG tenure_core::observe: lock busy component="tenure" key=order:1"#,
         r#"DEBUG tenure_core::observe: lock not acquired component="tenure" key=order:1 result="timeout""#,
         r#" INFO tenure_core::observe: lock acquired after a wait component="tenure" key=order:1"#,
-        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 result="handed_over""#,
-        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 result=Freed"#,
-        r#"DEBUG tenure_core::observe: lock renewed component="tenure" key=order:2 result="renewed""#,
-        r#"ERROR tenure_core::observe: lock lost: the engine no longer knows it as ours component="tenure" key=order:2 result="lost" reason="gone""#,
+        r#"DEBUG tenure_core::observe: lock not acquired component="tenure" key=order:1 result="busy""#,
+        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 owner="owner-1" result="handed_over""#,
+        r#"DEBUG tenure_core::observe: lock released component="tenure" key=order:1 owner="owner-2" result=Freed"#,
+        r#"DEBUG tenure_core::observe: lock renewed component="tenure" key=order:2 owner="owner-3" result="renewed""#,
+        r#"ERROR tenure_core::observe: lock lost: the engine no longer knows it as ours component="tenure" key=order:2 owner="owner-3" result="lost" reason="gone""#,
     ] {
         assert!(text.contains(line), "no line `{line}` in:\n{text}");
     }
@@ -58,17 +61,31 @@ async fn live_through_everything(server: &Memory, locker: &Locker) -> String {
     let token = info.holders[0].token.unwrap().expose();
     assert!(locker.try_lock("order:1").await.unwrap().is_none());
     assert!(locker.lock("order:1").wait(Duration::from_millis(1)).await.unwrap_err().is_timeout());
-    let mut waiting = Box::pin(locker.lock("order:1").into_future());
+    let at_once = locker.lock("order:1").wait(Duration::ZERO).await.unwrap_err();
+    assert!(at_once.is_busy() && !at_once.is_timeout(), "{at_once}");
+    let mut waiting = Box::pin(locker.lock("order:1").owner(Owner::new()).into_future());
     assert!(poll_once(&mut waiting).await, "it should wait");
     guard.release().await.unwrap();
     waiting.await.unwrap().release().await.unwrap();
 
-    let guard = locker.lock("order:2").await.unwrap();
+    let guard = locker.lock("order:2").owner(Owner::new()).await.unwrap();
     guard.renew().await.unwrap();
     server.revoke("order:2").unwrap();
     guard.lost().await;
     drop(guard);
     token
+}
+
+/// A renewal that comes when less than a third of the lease is left, as after a long pause.
+async fn renew_late(log: &Log) {
+    let clock = Clock::manual();
+    let locker = Locker::new(Memory::with_clock(clock.clone()));
+    let guard = locker.lock("order:3").ttl(Duration::from_secs(30)).await.unwrap();
+    clock.advance(Duration::from_secs(21));
+    let text = log.until("lock renewed late").await;
+    let line = r#" WARN tenure_core::observe: lock renewed late component="tenure" key=order:3 result="renewed" left=8."#;
+    assert!(text.contains(line), "no line `{line}` in:\n{text}");
+    guard.release().await.unwrap();
 }
 
 /// Polls once; whether it is still pending.

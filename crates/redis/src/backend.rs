@@ -24,6 +24,7 @@ use crate::client::Client;
 use crate::inbox::Inbox;
 use crate::keys::Keys;
 use crate::link::{Link, Links, Server};
+use crate::pace::Pace;
 use crate::scripts::{Answer, Freed, Given, Renewed, Run};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) renewals: Link,
     pub(crate) connect_timeout: Duration,
+    pub(crate) pace: Pace,
     pub(crate) server: Arc<Server>,
     /// The process that made the client.
     pid: u32,
@@ -118,6 +120,7 @@ impl Redis {
                 inbox,
                 renewals,
                 connect_timeout,
+                pace: Pace::default(),
                 server,
                 pid: client.pid(),
                 alone,

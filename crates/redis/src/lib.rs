@@ -4,7 +4,7 @@
 //! what a URL cannot say: [`Redis::builder`]. The verbs of a [`Client`] are those of [`KvExt`].
 //!
 //! The modules in the order in which a request passes through them:
-//! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `calm` → `scripts` (with `keys` and `value`) → `link` → the
+//! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` → the
 //! server, and back up: `trouble` says what went wrong. `renew`, `look`, `watch` and [`kv`], for values, are
 //! the other ways down.
 
@@ -16,6 +16,7 @@ pub mod kv;
 mod backend;
 mod wait;
 mod calm;
+mod pace;
 mod renew;
 mod look;
 mod watch;

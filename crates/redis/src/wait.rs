@@ -71,7 +71,7 @@ impl Shared {
         let run = Run::acquire(&self.keys, &self.author, claim, How::Not);
         match self.twice(claim.key(), &run).await? {
             Asked::Granted { fence, contended } => {
-                Ok(Attempt::Granted(grant(claim, from, fence, contended)))
+                Ok(Attempt::Granted(self.grant(claim, from, fence, contended)))
             }
             Asked::Held { value, left } | Asked::Queued { value, left, .. } => {
                 Ok(Attempt::Held(Box::new(Said::parse(&value).holder(Some(left)))))
@@ -143,7 +143,7 @@ impl Shared {
         let run = Run::acquire(&self.keys, &self.author, claim, how);
         match run.on(self.commands.of(claim.key())).await? {
             Asked::Granted { fence, contended } => {
-                Ok(Asking::Granted(grant(claim, from, fence, contended)))
+                Ok(Asking::Granted(self.grant(claim, from, fence, contended)))
             }
             Asked::Queued { value, left, place, stamp } => {
                 self.calm().disturb(claim.key(), from);
@@ -171,7 +171,7 @@ impl Shared {
         // One that will not be renewed is to have the whole of its ttl, which asking gives it.
         let later = push.fence > stamp && claim.fenced() && claim.renewed();
         (told_by_the_same && later && enough_left)
-            .then(|| grant(claim, from, push.fence, push.contended))
+            .then(|| self.grant(claim, from, push.fence, push.contended))
     }
 
     /// Takes a lock that is plainly free, by the shortest request there is. `None` where there is more
@@ -193,12 +193,19 @@ impl Shared {
             },
         };
         match taken {
-            Taken::Yes(fence) => Ok(Some(grant(claim, from, fence, false))),
+            Taken::Yes(fence) => Ok(Some(self.grant(claim, from, fence, false))),
             Taken::More => {
                 self.calm().disturb(key, from);
                 Ok(None)
             }
         }
+    }
+
+    /// `from` was read before the request left: the server's ttl starts somewhere between then and the
+    /// reply, so counting from there can only make our view too short.
+    fn grant(&self, claim: &Claim, from: Time, fence: u64, contended: bool) -> Grant {
+        self.pace.note(self.server.address(), &self.clock, from, fence);
+        Grant::new(fence, Term::Lease { from, ttl: claim.ttl() }).contended(contended)
     }
 
     /// Why there will be no grant.
@@ -252,10 +259,4 @@ impl From<Trouble> for Stop {
     fn from(trouble: Trouble) -> Self {
         Stop::Trouble(trouble)
     }
-}
-
-/// `from` was read before the request left: the server's ttl starts somewhere between then and the
-/// reply, so counting from there can only make our view too short.
-fn grant(claim: &Claim, from: Time, fence: u64, contended: bool) -> Grant {
-    Grant::new(fence, Term::Lease { from, ttl: claim.ttl() }).contended(contended)
 }

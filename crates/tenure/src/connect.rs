@@ -1,6 +1,8 @@
 //! From a URL to a `Locker`: the one place that knows all engines.
 
-use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
+use tenure_core::{Error, FileLocks, Locker, LockerBuilder, Memory, blocking};
+
+use crate::configured::Config;
 
 /// A locker on the engine that `url` names.
 ///
@@ -29,15 +31,7 @@ use tenure_core::{Error, FileLocks, Locker, Memory, blocking};
 /// # Ok(()) }
 /// ```
 pub async fn connect(url: &str) -> Result<Locker, Error> {
-    #[cfg(feature = "redis")]
-    if is_redis(url) {
-        return tenure_redis::Redis::connect(url).await.map(Locker::new);
-    }
-    #[cfg(feature = "etcd")]
-    if is_etcd(url) {
-        return tenure_etcd::Etcd::connect(url).await.map(Locker::new);
-    }
-    open(url)
+    Config::default().url(url).connect().await
 }
 
 /// [`tenure::connect`](connect) for code without a runtime. A server is reached when it is first
@@ -54,7 +48,7 @@ pub async fn connect(url: &str) -> Result<Locker, Error> {
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
-    open(url).map(blocking::Locker::new)
+    Config::default().url(url).connect_later().map(blocking::Locker::new)
 }
 
 /// The forms of URL that are understood, for messages.
@@ -66,36 +60,28 @@ const EXPECTED: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
 };
 
 #[cfg(feature = "etcd")]
-fn is_etcd(url: &str) -> bool {
+pub(crate) fn is_etcd(url: &str) -> bool {
     url.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "etcd" | "etcds"))
 }
 
 #[cfg(feature = "redis")]
-fn is_redis(url: &str) -> bool {
+pub(crate) fn is_redis(url: &str) -> bool {
     const SCHEMES: [&str; 6] =
         ["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"];
     url.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
 }
 
-fn open(url: &str) -> Result<Locker, Error> {
-    #[cfg(feature = "redis")]
-    if is_redis(url) {
-        return tenure_redis::Redis::builder(url).connect_later().map(Locker::new);
-    }
-    #[cfg(feature = "etcd")]
-    if is_etcd(url) {
-        let builder = tenure_etcd::Etcd::builder(url).environment()?;
-        return builder.connect_later().map(Locker::new);
-    }
+/// Those inside this program.
+pub(crate) fn embedded(url: &str) -> Result<LockerBuilder, Error> {
     match url.split_once(':') {
-        Some(("memory", name)) => Ok(Locker::new(Memory::space(name))),
+        Some(("memory", name)) => Ok(Locker::builder(Memory::space(name))),
         Some(("file", dir)) => open_dir(dir),
         Some((scheme, _)) => Err(unknown(scheme)),
         None => Err(Error::invalid(format!("invalid url `{url}`: it names no engine, {EXPECTED}"))),
     }
 }
 
-fn open_dir(dir: &str) -> Result<Locker, Error> {
+fn open_dir(dir: &str) -> Result<LockerBuilder, Error> {
     // `file:///var/locks` is how URLs are usually written; the host must be empty.
     let dir = dir.strip_prefix("//").unwrap_or(dir);
     if dir.is_empty() {
@@ -103,7 +89,7 @@ fn open_dir(dir: &str) -> Result<Locker, Error> {
             "invalid url `file:`: it names no directory, expected `file:DIR`",
         ));
     }
-    FileLocks::open(dir).map(Locker::new)
+    FileLocks::open(dir).map(Locker::builder)
 }
 
 /// Names the scheme only: the rest may hold a password.
@@ -114,6 +100,10 @@ fn unknown(scheme: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(url: &str) -> Result<Locker, Error> {
+        Config::default().url(url).connect_later()
+    }
 
     fn refused(url: &str) -> String {
         open(url).unwrap_err().to_string()

@@ -27,6 +27,7 @@
 //! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
 //! on this machine, `redis://HOST` and `etcd://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
 //! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
+//! `#[tenure::lock]` puts a whole function under one. [`from_config`] is [`connect`] by a file and the environment.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
 //! runtime, [`Memory`] about your tests, and [`backend`] about engines of your own.
 //!
@@ -41,8 +42,17 @@
 pub use tenure_core::*;
 
 mod connect;
+mod configured;
 
+pub use configured::{Config, Driver, from_config};
 pub use connect::connect;
+
+#[cfg(feature = "macros")]
+pub use tenure_macros::lock;
+
+/// Locks in an axum application: layers, and errors as answers.
+#[cfg(feature = "axum")]
+pub use tenure_axum as axum;
 
 /// Locks on a Redis server, for what a URL cannot say; and the [client](redis::KvExt) for values there.
 #[cfg(feature = "redis")]
@@ -54,6 +64,7 @@ pub use tenure_etcd as etcd;
 
 /// The same for threads without an async runtime; inside one these calls err instead of blocking it.
 pub mod blocking {
+    pub use crate::configured::from_config_blocking as from_config;
     pub use crate::connect::connect_blocking as connect;
     pub use tenure_core::blocking::*;
 }
@@ -67,6 +78,17 @@ mod readme {
     struct Etcd;
     #[doc = include_str!("../../../docs/client.md")]
     struct Client;
+    #[cfg(feature = "macros")]
+    #[doc = include_str!("../../../docs/macro.md")]
+    struct Macro;
+    #[doc = include_str!("../../../docs/configuration.md")]
+    struct Configuration;
+    #[doc = include_str!("../../../docs/web.md")]
+    struct Web;
+    #[doc = include_str!("../../../docs/fencing.md")]
+    struct Fencing;
+    #[doc = include_str!("../../../docs/observing.md")]
+    struct Observing;
     #[doc = include_str!("../../../README.md")]
     struct English;
     #[doc = include_str!("../../../README.zh-CN.md")]

@@ -119,7 +119,7 @@ fn the_embedded_engines() {
     assert_eq!((run.code, &report["backend"]), (Some(0), &"embedded".into()));
     let results = report["results"].as_array().unwrap();
     let names: Vec<_> = results.iter().map(|r| r["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["local/64", "held/10000", "file/waiting/10", "file/handover/10"]);
+    assert_eq!(names, ["local/64", "macro/1", "held/10000", "file/waiting/10", "file/handover/10"]);
     let run =
         done(bare(["bench", "-u", "file:nowhere", "--quick", "--rounds", "1", "--only", "local"]));
     assert_eq!(run.code, Some(0));
@@ -138,7 +138,7 @@ fn refusals() {
         (
             Some(64),
             "",
-            "tenure: error: no figure is called `nothing`; there are local/64, held/10000, \
+            "tenure: error: no figure is called `nothing`; there are local/64, macro/1, held/10000, \
              file/waiting/10, file/handover/10\n"
         )
     );

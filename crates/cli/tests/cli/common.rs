@@ -154,6 +154,8 @@ pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Comman
     for name in ["TENURE_URL", "TENURE_URL_FILE", "REDIS_URL", "NO_COLOR"] {
         command.env_remove(name);
     }
+    // Nor does a file of whoever runs this test.
+    command.env("XDG_CONFIG_HOME", "/no/such/directory");
     command.args(args).stdin(Stdio::null());
     command
 }

@@ -9,6 +9,7 @@ mod acquire;
 mod bench;
 mod child;
 mod common;
+mod config;
 mod etcd;
 mod keys;
 mod look;

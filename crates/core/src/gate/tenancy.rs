@@ -63,6 +63,7 @@ impl Tenancy {
     ) -> Self {
         let now = engine.clock.now();
         lease.give_to(serial, &ask.options, now);
+        lease.set_owner(ask.owner.as_ref());
         Tenancy {
             lease,
             serial,
@@ -156,6 +157,7 @@ impl Tenancy {
 
     pub(super) fn pass_to(&mut self, ask: Arc<Ask>, serial: u64, fence: Fence, now: Time) {
         self.lease.give_to(serial, &ask.options, now);
+        self.lease.set_owner(ask.owner.as_ref());
         (self.serial, self.fence, self.since) = (serial, fence, now);
         (self.depth, self.detached, self.at_least) = (1, 0, ask.options.at_least);
         self.ask = ask;

@@ -112,8 +112,20 @@ impl Config {
     ///
     /// As [`read`](Self::read).
     pub fn read_file(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let settings = Settings::new("redis", &FIELDS).file(path.as_ref())?;
-        Self::of(&settings.environment()?)
+        Self::if_given(&[path.as_ref()]).map(Option::unwrap_or_default)
+    }
+
+    /// The same with several files, the last the strongest; `None` if neither they nor the environment
+    /// say anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn if_given(paths: &[impl AsRef<Path>]) -> Result<Option<Self>, Error> {
+        let settings = Settings::new("redis", &FIELDS);
+        let settings = paths.iter().try_fold(settings, |all, path| all.file(path.as_ref()))?;
+        let settings = settings.environment()?;
+        if settings.is_empty() { Ok(None) } else { Self::of(&settings).map(Some) }
     }
 
     fn of(given: &Settings) -> Result<Self, Error> {
@@ -209,16 +221,30 @@ impl Config {
     ///
     /// [`is_invalid`](Error::is_invalid) for a field that makes no sense.
     pub fn builder(&self) -> Result<Builder, Error> {
+        self.builder_at(&self.url()?)
+    }
+
+    /// The same for the server that `url` names: what else is said here goes for it too.
+    ///
+    /// # Errors
+    ///
+    /// As [`builder`](Self::builder).
+    pub fn builder_at(&self, url: &str) -> Result<Builder, Error> {
         if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&self.timeout) {
             let (given, form) = (self.timeout, timeout_form());
             return Err(Error::invalid(format!("timeout ({given:?}) is not {form}")));
         }
-        let builder = Builder::new(&self.url()?).prefix(&self.prefix).pool_size(self.pool_size);
+        let builder = Builder::new(url).prefix(&self.prefix).pool_size(self.pool_size);
         let builder = builder.connect_timeout(self.timeout).response_timeout(self.timeout);
         Ok(builder.debug(self.debug))
     }
 
-    fn url(&self) -> Result<String, Error> {
+    /// The server as a URL, with the password: for whoever connects, not for readers.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a user without a password.
+    pub fn url(&self) -> Result<String, Error> {
         let quoted = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let user = quoted(self.username.as_deref().unwrap_or_default());
         let who = match &self.password {

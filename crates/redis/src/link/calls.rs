@@ -1,29 +1,59 @@
-//! Calls under way, and the room that they take.
+//! Calls under way: what many tasks ask for at a time goes to the driver together.
 //!
-//! In: a connection and a command. Out: the driver's reply.
+//! In: commands. Out: the driver's reply to each.
 //!
-//! The driver's future for one call is larger than what the system's allocator keeps for each thread;
-//! made and freed for every request, all threads would queue for it. So the room of a call that is done
-//! is kept for the next one. A call that is dropped before takes its room with it.
+//! The driver's price is by request, not by command: a message to its task, a buffer, a wake-up. So
+//! whoever asks leaves the command here, and a carrier takes along all that has been left meanwhile.
+//! Commands go out in the order in which they were left.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::io::{self, ErrorKind::BrokenPipe};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisResult, Value};
-use tokio_util::sync::ReusableBoxFuture;
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use tenure_core::backend::BoxFuture;
+use tokio::sync::oneshot;
 
-/// How many rooms are kept: as many as the driver takes requests at once, about a megabyte.
-const KEPT_MAX: usize = 1_024;
+/// How many commands go out together: enough to share the price, and few enough that the server works
+/// on some while we prepare the next.
+const TOGETHER_MAX: usize = 32;
 
-type Room = ReusableBoxFuture<'static, RedisResult<Value>>;
+/// The calls of one connection.
+#[derive(Clone)]
+pub(super) struct Calls(Arc<Mutex<Left>>);
 
+/// What was left for the carrier.
 #[derive(Default)]
-pub(super) struct Calls {
-    free: Mutex<Vec<Room>>,
+struct Left {
+    calls: VecDeque<Call>,
+    /// To be woken when there is something again.
+    carrier: Option<Waker>,
+    /// There is no carrier any more.
+    closed: bool,
+}
+
+/// One command, and who waits for its reply.
+struct Call {
+    command: Cmd,
+    reply: oneshot::Sender<RedisResult<Value>>,
+}
+
+/// The reply to a call, when it is there.
+pub(super) struct Reply(oneshot::Receiver<RedisResult<Value>>);
+
+impl Future for Reply {
+    type Output = RedisResult<Value>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let heard = ready!(Pin::new(&mut self.0).poll(cx));
+        // Without its carrier, it is as if the connection had broken.
+        Poll::Ready(heard.unwrap_or_else(|_| Err(io::Error::from(BrokenPipe).into())))
+    }
 }
 
 impl fmt::Debug for Calls {
@@ -33,52 +63,142 @@ impl fmt::Debug for Calls {
 }
 
 impl Calls {
-    /// Sends `command` when it is first polled.
-    pub(super) fn call(&self, connection: MultiplexedConnection, command: Arc<Cmd>) -> Call<'_> {
-        let asked = ask(connection, command);
-        let kept = self.free().pop();
-        let room = match kept {
-            Some(mut room) => {
-                room.set(asked);
-                room
+    /// With their carrier, which is to run where the connection lives.
+    pub(super) fn new(connection: MultiplexedConnection) -> (Self, Carrier) {
+        let calls = Calls(Arc::default());
+        let (under_way, gathered) = Default::default();
+        let carrier = Carrier { calls: calls.clone(), connection, under_way, gathered };
+        (calls, carrier)
+    }
+
+    /// Leaves `command` to be sent, whether or not its reply is waited for.
+    pub(super) fn call(&self, command: Cmd) -> Reply {
+        let (reply, heard) = oneshot::channel();
+        let carrier = self.left().add(Call { command, reply });
+        if let Some(carrier) = carrier {
+            carrier.wake();
+        }
+        Reply(heard)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Left {
+    /// Who is to be woken for it.
+    fn add(&mut self, call: Call) -> Option<Waker> {
+        if !self.closed {
+            self.calls.push_back(call);
+        }
+        self.carrier.take()
+    }
+
+    /// The next to go out together; or none, and then `carrier` is woken for more.
+    fn take(&mut self, carrier: &Waker) -> Vec<Call> {
+        if self.calls.is_empty() {
+            self.carrier = Some(carrier.clone());
+        }
+        let many = self.calls.len().min(TOGETHER_MAX);
+        self.calls.drain(..many).collect()
+    }
+}
+
+/// Takes calls to the driver, and brings the replies.
+pub(super) struct Carrier {
+    calls: Calls,
+    connection: MultiplexedConnection,
+    /// Answered in this order.
+    under_way: VecDeque<BoxFuture<'static, ()>>,
+    /// Whether others have had the time to join those that were left.
+    gathered: bool,
+}
+
+impl Future for Carrier {
+    type Output = ();
+
+    /// Never ends by itself.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.bring(cx);
+        if self.gathers(cx) {
+            return Poll::Pending;
+        }
+        while self.take_along(cx) {}
+        Poll::Pending
+    }
+}
+
+impl Carrier {
+    fn bring(&mut self, cx: &mut Context<'_>) {
+        while let Some(first) = self.under_way.front_mut() {
+            if first.as_mut().poll(cx).is_pending() {
+                return;
             }
-            None => Room::new(asked),
-        };
-        Call { calls: self, room: Some(room) }
-    }
-
-    fn keep(&self, room: Room) {
-        let mut free = self.free();
-        if free.len() < KEPT_MAX {
-            free.push(room);
+            self.under_way.pop_front();
         }
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<Room>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether it lets all tasks that can run go first. While the server has something to do that
+    /// costs nothing, and most of them are about to ask for something as well.
+    fn gathers(&mut self, cx: &Context<'_>) -> bool {
+        let more = !self.under_way.is_empty() && !self.calls.left().calls.is_empty();
+        self.gathered = more && !self.gathered;
+        if self.gathered {
+            cx.waker().wake_by_ref();
+        }
+        self.gathered
+    }
+
+    /// Whether there was anything to take.
+    fn take_along(&mut self, cx: &mut Context<'_>) -> bool {
+        let calls = self.calls.left().take(cx.waker());
+        if calls.is_empty() {
+            return false;
+        }
+        let mut sent: BoxFuture<'static, ()> = Box::pin(send(self.connection.clone(), calls));
+        // Polled once, it stands in the driver's queue.
+        if sent.as_mut().poll(cx).is_pending() {
+            self.under_way.push_back(sent);
+        }
+        true
     }
 }
 
-async fn ask(mut connection: MultiplexedConnection, command: Arc<Cmd>) -> RedisResult<Value> {
-    connection.send_packed_command(&command).await
+/// With the runtime it ran on, or with its connection.
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        let mut left = self.calls.left();
+        left.closed = true;
+        left.calls.clear();
+    }
 }
 
-/// A call under way.
-pub(super) struct Call<'a> {
-    calls: &'a Calls,
-    /// Until it is done.
-    room: Option<Room>,
+/// Sends them, and hands out the replies. Whoever does not wait any more is none the wiser.
+async fn send(mut connection: MultiplexedConnection, mut calls: Vec<Call>) {
+    if calls.len() == 1
+        && let Some(Call { command, reply }) = calls.pop()
+    {
+        let _ = reply.send(connection.send_packed_command(&command).await);
+        return;
+    }
+    let mut commands = Pipeline::with_capacity(calls.len());
+    let add = |Call { command, reply }| {
+        commands.add_command(command);
+        reply
+    };
+    let replies: Vec<_> = calls.into_iter().map(add).collect();
+    let values = connection.send_packed_commands(&commands, 0, replies.len()).await;
+    hand_out(replies, values);
 }
 
-impl Future for Call<'_> {
-    type Output = RedisResult<Value>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(room) = &mut self.room else { return Poll::Pending };
-        let reply = std::task::ready!(room.poll(cx));
-        if let Some(room) = self.room.take() {
-            self.calls.keep(room);
-        }
-        Poll::Ready(reply)
+fn hand_out(replies: Vec<oneshot::Sender<RedisResult<Value>>>, values: RedisResult<Vec<Value>>) {
+    match values {
+        Ok(values) => replies.into_iter().zip(values).for_each(|(reply, value)| {
+            let _ = reply.send(Ok(value));
+        }),
+        Err(error) => replies.into_iter().for_each(|reply| {
+            let _ = reply.send(Err(error.clone()));
+        }),
     }
 }

@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
 use tokio::task::AbortHandle;
 
+use super::calls::Calls;
 use super::open::{Names, System};
 use crate::tls::Secure;
 use crate::trouble::{Cause, Trouble};
@@ -47,7 +48,9 @@ impl fmt::Debug for Pushes {
 /// A connection that was found to lead to a master of the right age. Dropping it closes it.
 pub(crate) struct Live {
     connection: MultiplexedConnection,
+    calls: Calls,
     pub(super) driver: AbortHandle,
+    carrier: AbortHandle,
     /// Which run of which server; another after a restart.
     run_id: String,
     turn: u64,
@@ -73,6 +76,7 @@ impl fmt::Debug for Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.driver.abort();
+        self.carrier.abort();
     }
 }
 
@@ -226,11 +230,17 @@ fn session(place: &Place) -> RedisConnectionInfo {
 impl Live {
     fn unchecked(connection: MultiplexedConnection, driver: AbortHandle) -> Self {
         let (run_id, turn, client_id, flags, stray) = Default::default();
-        Live { connection, driver, run_id, turn, client_id, flags, stray }
+        let (calls, carrier) = Calls::new(connection.clone());
+        let carrier = tokio::spawn(carrier).abort_handle();
+        Live { connection, calls, driver, carrier, run_id, turn, client_id, flags, stray }
     }
 
     pub(crate) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
+    }
+
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     pub(super) fn run_id(&self) -> &str {

@@ -13,7 +13,7 @@
 //!   before is dropped, and what it still answers is unknown.
 //!
 //! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
-//! connection out of the stream that `open` opened, `calls` keeps the room that a call takes.
+//! connection out of the stream that `open` opened, `calls` sends together what is asked for at a time.
 //!
 //! Absent on purpose: what is heard on the connection of the inbox, see `inbox.rs`.
 
@@ -34,7 +34,6 @@ use tokio::runtime::Handle;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
-use calls::Calls;
 pub(crate) use connect::{Live, Pushes, Target};
 pub(crate) use links::Links;
 pub(crate) use server::Server;
@@ -47,7 +46,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     server: Arc<Server>,
     bounds: Bounds,
-    calls: Calls,
     /// Takes what the server says unasked.
     pushes: Option<Pushes>,
     state: Mutex<State>,
@@ -77,9 +75,9 @@ struct Failed {
 
 impl Link {
     pub(crate) fn new(server: Arc<Server>) -> Self {
-        let (calls, pushes, state, connecting) = Default::default();
+        let (pushes, state, connecting) = Default::default();
         let bounds = Bounds::new(server.clock().clone());
-        Link { server, bounds, calls, pushes, state, connecting }
+        Link { server, bounds, pushes, state, connecting }
     }
 
     /// One whose connection listens as well.
@@ -98,12 +96,8 @@ impl Link {
     }
 
     /// Sends one command.
-    pub(crate) async fn call(
-        &self,
-        live: &Arc<Live>,
-        command: impl Into<Arc<Cmd>>,
-    ) -> Result<Value, Trouble> {
-        let asked = self.calls.call(live.connection(), command.into());
+    pub(crate) async fn call(&self, live: &Arc<Live>, command: Cmd) -> Result<Value, Trouble> {
+        let asked = live.calls().call(command);
         let heard = self.bounds.within(self.response_timeout(), asked).await;
         let reply = self.hear(live, heard)?;
         self.read(live, reply)

@@ -138,3 +138,42 @@ async fn a_dropped_connection_is_closed() {
     drop(live);
     eventually("it to be closed", || async { driver.is_finished() }).await;
 }
+
+/// Calls that are made at a time go out together, in their order, and each gets its own reply; also
+/// those after one that is refused, and after some that nobody waits for.
+#[tokio::test]
+async fn calls_at_a_time_keep_their_order() {
+    let server = RedisServer::start();
+    let link = Link::new(Arc::new(Server::new(target(&server.url()), Clock::system())));
+    let live = link.live().await.unwrap();
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..200 {
+        let (calls_of, mut command) = (live.calls().clone(), redis::cmd("RPUSH"));
+        command.arg(if number % 20 == 7 { "not:a:list" } else { "list" }).arg(number);
+        calls.spawn(async move {
+            let reply = calls_of.call(command);
+            if number % 10 == 3 { None } else { Some((number, reply.await.unwrap())) }
+        });
+        if number == 0 {
+            link.call(&live, redis::cmd("SET").arg("not:a:list").arg("").clone()).await.unwrap();
+        }
+    }
+    for (number, reply) in calls.join_all().await.into_iter().flatten() {
+        let before = (0..=number).filter(|earlier| earlier % 20 != 7).count();
+        match reply {
+            redis::Value::Int(length) => assert_eq!(length, i64::try_from(before).unwrap()),
+            refused => assert!(number % 20 == 7, "{number}: {refused:?}"),
+        }
+    }
+}
+
+/// A call on a connection that has been dropped is answered as one that broke is.
+#[tokio::test]
+async fn a_call_without_a_connection() {
+    let server = RedisServer::start();
+    let live = target(&server.url()).connect(None, None).await.unwrap();
+    let calls = live.calls().clone();
+    let (asked, _) = (calls.call(redis::cmd("PING")), drop(live));
+    assert!(asked.await.unwrap_err().is_io_error());
+    assert!(calls.call(redis::cmd("PING")).await.unwrap_err().is_io_error());
+}

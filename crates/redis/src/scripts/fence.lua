@@ -1,12 +1,9 @@
 -- fence.lua: included by scripts that give out a fence. Needs `fence` and `token`.
 
 -- The last fence + 1, or the clock if that is further on: so it rises through any loss of the count.
--- The number as text, or nil and why not. Lua counts exactly to 2^53; fences end at 2^50.
+-- The number as text, or nil and why not. Fences end at 2^50.
 local function next_fence()
-  local time = redis.call('TIME')
-  local now = (time[1] - 1735689600) * 256000 + time[2] * 0.256
-  now = now < 1 and 1 or now - now % 1
-  local text = string.format('%.0f', now)
+--@include clock.lua
   local last = redis.pcall('SET', fence, text, 'GET')
   if not last then return text end
   if type(last) == 'table' then

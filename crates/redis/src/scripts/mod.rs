@@ -49,8 +49,10 @@ impl Form {
 }
 
 /// What several scripts share. Included below the usual case, which is not to pay for it.
-const PARTS: [(&str, &str); 2] = [
+const PARTS: [(&str, &str); 3] = [
     ("--@include fence.lua\n", include_str!("fence.lua")),
+    // Also part of the one above.
+    ("--@include clock.lua\n", include_str!("clock.lua")),
     ("--@include queue.lua\n", include_str!("queue.lua")),
 ];
 
@@ -103,7 +105,7 @@ pub(crate) struct Run {
     form: Option<&'static Form>,
     token: Token,
     /// By the hash of the flagged form, which nearly every server knows.
-    command: Arc<Cmd>,
+    command: Cmd,
 }
 
 impl Run {
@@ -127,7 +129,7 @@ impl Run {
         words.add("NX");
         words.add("PX");
         words.add_number(millis(claim.ttl()));
-        Run { form: None, token: claim.token(), command: words.command().into() }
+        Run { form: None, token: claim.token(), command: words.command() }
     }
 
     /// Free the lock if it is plainly ours.
@@ -200,21 +202,21 @@ impl Run {
     }
 
     fn of(form: &'static Form, token: Token, words: Words) -> Self {
-        Run { form: Some(form), token, command: words.command().into() }
+        Run { form: Some(form), token, command: words.command() }
     }
 
-    fn by_hash(&self, live: &Live) -> Arc<Cmd> {
+    fn by_hash(&self, live: &Live) -> Cmd {
         match self.form {
             Some(form) if !live.has_flags() => {
-                starting_with(&["EVALSHA", form.plain.get_hash()], &self.command).into()
+                starting_with(&["EVALSHA", form.plain.get_hash()], &self.command)
             }
             _ => self.command.clone(),
         }
     }
 
-    fn by_text(&self, live: &Live) -> Arc<Cmd> {
+    fn by_text(&self, live: &Live) -> Cmd {
         match self.form {
-            Some(form) => starting_with(&["EVAL", form.text(live)], &self.command).into(),
+            Some(form) => starting_with(&["EVAL", form.text(live)], &self.command),
             None => self.command.clone(),
         }
     }
@@ -269,7 +271,7 @@ pub(crate) async fn run_all<A: Answer>(
     let live = link.live().await?;
     let mut pipe = Pipeline::with_capacity(runs.len());
     for run in runs {
-        pipe.add_command(Arc::unwrap_or_clone(run.by_hash(&live)));
+        pipe.add_command(run.by_hash(&live));
     }
     let mut replies = link.call_all(&live, &pipe, within).await?;
     heal(link, &live, runs, &mut replies, within).await?;
@@ -297,7 +299,7 @@ async fn heal(
     let mut pipe = Pipeline::with_capacity(missing.len());
     for (index, (run, _)) in missing.iter().enumerate() {
         let command = if index == 0 { run.by_text(live) } else { run.by_hash(live) };
-        pipe.add_command(Arc::unwrap_or_clone(command));
+        pipe.add_command(command);
     }
     let healed = link.call_all(live, &pipe, within).await?;
     for ((_, reply), again) in missing.iter_mut().zip(healed) {

@@ -13,11 +13,19 @@
 -- Retry   safe: the second run finds the lock ours and answers more; acquire.lua then grants it again
 -- Slots   one: all keys are of one lock, but for the fence
 local lock, fence, token = KEYS[1], KEYS[2], ARGV[1]
-
---@include fence.lua
-
 if redis.call('EXISTS', lock, KEYS[3]) > 0 then return token .. ' more' end
+
 -- The fence first: where there is none to be had, nothing is left behind.
+--@include clock.lua
+local last = redis.pcall('SET', fence, text, 'GET')
+if not last or (tonumber(last) or now) < now then
+  redis.call('SET', lock, ARGV[2], 'PX', ARGV[3])
+  return token .. ' granted ' .. text
+end
+
+-- The clock is behind the count, or the count is none.
+if type(last) == 'string' then redis.call('SET', fence, last) end
+--@include fence.lua
 local number, refusal = next_fence()
 if not number then return refusal end
 redis.call('SET', lock, ARGV[2], 'PX', ARGV[3])

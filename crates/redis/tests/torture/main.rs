@@ -28,3 +28,4 @@ mod many;
 mod storm;
 mod watch;
 mod regress;
+mod log;

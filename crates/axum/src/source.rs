@@ -1,0 +1,195 @@
+//! What a request is about: a name made of its path, its headers, or by a closure.
+//!
+//! In: a template such as `order:{order_id}`, and a request. Out: `order:42`, or the answer that says what is missing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use tenure_core::Error;
+
+use crate::problem::Problem;
+
+/// Where a name comes from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Path(Template),
+    Header(Template),
+    Closure(Arc<Closure>),
+}
+
+// Boxed, since a response is large and rare here.
+type Closure = dyn Fn(&Parts) -> Result<String, Box<Response>> + Send + Sync;
+
+impl Source {
+    pub(crate) fn path(template: &str) -> Result<Self, Error> {
+        Template::parse(template).map(Source::Path)
+    }
+
+    pub(crate) fn header(template: &str) -> Result<Self, Error> {
+        Template::parse(template).map(Source::Header)
+    }
+
+    pub(crate) fn closure<F, R>(name: F) -> Self
+    where
+        F: Fn(&Parts) -> Result<String, R> + Send + Sync + 'static,
+        R: IntoResponse,
+    {
+        let boxed =
+            move |parts: &Parts| name(parts).map_err(|refusal| Box::new(refusal.into_response()));
+        Source::Closure(Arc::new(boxed))
+    }
+
+    /// The template, which is what metrics may know of the name.
+    pub(crate) fn template(&self) -> Option<&Arc<str>> {
+        match self {
+            Source::Path(template) | Source::Header(template) => Some(&template.text),
+            Source::Closure(_) => None,
+        }
+    }
+
+    /// The name that this request is about.
+    pub(crate) async fn name(&self, parts: &mut Parts) -> Result<String, Box<Response>> {
+        let made = match self {
+            Source::Path(template) => from_path(template, parts).await,
+            Source::Header(template) => template.fill(|name| header(parts, name)),
+            Source::Closure(closure) => return closure(parts),
+        };
+        made.map_err(|problem| Box::new(problem.into_response()))
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.template().map_or("closure", |template| template))
+    }
+}
+
+async fn from_path(template: &Template, parts: &mut Parts) -> Result<String, Problem> {
+    let found = RawPathParams::from_request_parts(parts, &()).await;
+    let found = found.map_err(|flaw| Problem::bad_request(flaw.body_text()))?;
+    template.fill(|name| {
+        let value = found.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
+        value.ok_or_else(|| missing("path parameter", name))
+    })
+}
+
+fn header(parts: &Parts, name: &str) -> Result<String, Problem> {
+    let mut values = parts.headers.get_all(name).iter();
+    let value = values.next().filter(|value| !value.is_empty());
+    let value = value.ok_or_else(|| missing("header", name))?;
+    if values.next().is_some() {
+        // Which of them counts, others on the way may see differently.
+        return Err(Problem::bad_request(format!("header `{name}` is there more than once")));
+    }
+    let text = value.to_str().map(Into::into);
+    text.map_err(|_| Problem::bad_request(format!("header `{name}` is not plain text")))
+}
+
+fn missing(what: &str, name: &str) -> Problem {
+    Problem::bad_request(format!("{what} `{name}` is missing"))
+}
+
+/// Text with placeholders: `order:{order_id}`. No expressions; `{{` and `}}` are braces.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    text: Arc<str>,
+    pieces: Arc<[Piece]>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Placeholder(String),
+}
+
+impl Template {
+    fn parse(text: &str) -> Result<Self, Error> {
+        let flawed = |flaw: String| Error::invalid(format!("key template `{text}`: {flaw}"));
+        let pieces = pieces(text).map_err(flawed)?;
+        Ok(Template { text: text.into(), pieces: pieces.into() })
+    }
+
+    fn fill(&self, value: impl Fn(&str) -> Result<String, Problem>) -> Result<String, Problem> {
+        let mut filled = String::with_capacity(self.text.len());
+        for piece in self.pieces.iter() {
+            match piece {
+                Piece::Text(text) => filled.push_str(text),
+                Piece::Placeholder(name) => filled.push_str(&value(name)?),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+fn pieces(text: &str) -> Result<Vec<Piece>, String> {
+    let (mut pieces, mut plain) = (Vec::new(), String::new());
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        plain.push_str(&rest[..at]);
+        let (brace, after) = rest[at..].split_at(1);
+        if let Some(after) = after.strip_prefix(brace) {
+            plain.push_str(brace);
+            rest = after;
+            continue;
+        }
+        let (name, after) = placeholder(brace, after)?;
+        pieces.push(Piece::Text(std::mem::take(&mut plain)));
+        pieces.push(Piece::Placeholder(name));
+        rest = after;
+    }
+    plain.push_str(rest);
+    pieces.push(Piece::Text(plain));
+    Ok(pieces)
+}
+
+fn placeholder<'a>(brace: &str, after: &'a str) -> Result<(String, &'a str), String> {
+    if brace == "}" {
+        return Err("`}` without `{`; write `}}` for a brace".into());
+    }
+    let (name, after) = after.split_once('}').ok_or("`{` without `}`; write `{{` for a brace")?;
+    let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(format!("`{{{name}}}` is no name of a parameter"));
+    }
+    Ok((name.into(), after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(template: &str) -> String {
+        Template::parse(template).unwrap().fill(|name| Ok(format!("<{name}>"))).unwrap()
+    }
+
+    /// Placeholders are filled, doubled braces are braces, everything else is itself.
+    #[test]
+    fn templates_are_filled() {
+        assert_eq!(filled("order:{order_id}"), "order:<order_id>");
+        assert_eq!(filled("{a}{b-c}:{{x}}"), "<a><b-c>:{x}");
+        assert_eq!(filled("nightly"), "nightly");
+        assert_eq!(filled("订单:{id}"), "订单:<id>");
+    }
+
+    /// A template that makes no sense is refused with what is wrong.
+    #[test]
+    fn bad_templates_are_refused() {
+        let flaw = |template: &str| Template::parse(template).unwrap_err().to_string();
+        assert_eq!(
+            flaw("order:{id"),
+            "key template `order:{id`: `{` without `}`; write `{{` for a brace"
+        );
+        assert_eq!(
+            flaw("order:id}"),
+            "key template `order:id}`: `}` without `{`; write `}}` for a brace"
+        );
+        assert_eq!(
+            flaw("order:{a.b}"),
+            "key template `order:{a.b}`: `{a.b}` is no name of a parameter"
+        );
+        assert_eq!(flaw("order:{}"), "key template `order:{}`: `{}` is no name of a parameter");
+    }
+}

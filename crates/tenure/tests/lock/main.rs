@@ -1,0 +1,11 @@
+//! `#[tenure::lock]`: every shape of function, every way out, owners, keys, a real server.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod support;
+mod shapes;
+mod outcomes;
+mod nesting;
+mod keys;
+mod options;
+mod redis;

@@ -1,0 +1,110 @@
+//! Every way out of a function under a lock.
+
+use std::sync::Arc;
+
+use tenure::{Locker, Memory};
+use tenure_testkit::wait::within;
+use tokio::sync::Notify;
+
+use crate::support::{AppError, alone, only_key};
+
+/// What a test does to the body, and the body to the test.
+#[derive(Default)]
+struct Stage {
+    entered: Notify,
+    go: Notify,
+}
+
+#[tenure::lock(key = "order:{id}", locker = locker)]
+async fn pay(locker: &Locker, id: u64, stage: &Stage) -> Result<u64, AppError> {
+    stage.entered.notify_one();
+    stage.go.notified().await;
+    if id == 0 { Err(AppError::Declined) } else { Ok(id) }
+}
+
+/// A call that is inside its body.
+async fn entered(
+    locker: &Locker,
+    id: u64,
+) -> (tokio::task::JoinHandle<Result<u64, AppError>>, Arc<Stage>) {
+    let (stage, locker) = (Arc::<Stage>::default(), locker.clone());
+    let inside = stage.clone();
+    let call = tokio::spawn(async move { pay(&locker, id, &inside).await });
+    within("the body to begin", stage.entered.notified()).await;
+    (call, stage)
+}
+
+/// E1: by default a second call does not wait: it is told that the lock is busy, and its body does not run.
+#[tokio::test]
+async fn e1_busy_at_once() {
+    let (_, locker) = alone();
+    let (call, stage) = entered(&locker, 42).await;
+    let second = Stage::default();
+    let error = within("an answer", pay(&locker, 42, &second)).await.unwrap_err().lock();
+    assert!(error.is_busy(), "{error}");
+    assert_eq!(error.key().unwrap().as_str(), "order:42");
+    // The body would have told.
+    let told = std::pin::pin!(second.entered.notified());
+    assert!(futures_pending(told).await);
+    stage.go.notify_one();
+    assert_eq!(call.await.unwrap().unwrap(), 42);
+}
+
+/// Polls once; whether it is still pending.
+async fn futures_pending<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(future.as_mut().poll(context).is_pending())
+    })
+    .await
+}
+
+/// A11: the lock is free after every way out: a value, an error, a panic, a dropped future.
+#[tokio::test]
+async fn a11_released_on_every_way_out() {
+    let (_, locker) = alone();
+    for id in [42, 0] {
+        let (call, stage) = entered(&locker, id).await;
+        stage.go.notify_one();
+        assert_eq!(call.await.unwrap().is_ok(), id == 42);
+        assert_eq!(only_key(&locker).await, None);
+    }
+
+    #[tenure::lock(key = "order:1", locker = locker)]
+    async fn panics(locker: Locker) -> Result<(), AppError> {
+        panic!("on purpose")
+    }
+    assert!(tokio::spawn(panics(locker.clone())).await.unwrap_err().is_panic());
+    locker.lock("order:1").await.unwrap().release().await.unwrap();
+
+    let (call, _) = entered(&locker, 42).await;
+    call.abort();
+    locker.lock("order:42").await.unwrap().release().await.unwrap();
+}
+
+/// A11: a lock lost while the body runs cancels the body, and is reported as lost.
+#[tokio::test]
+async fn a11_loss_cancels_the_body() {
+    let (memory, locker) = alone();
+    let (call, stage) = entered(&locker, 42).await;
+    memory.revoke("order:42").unwrap();
+    let error = within("the loss", call).await.unwrap().unwrap_err().lock();
+    assert!(error.is_lost(), "{error}");
+    assert_eq!(Arc::strong_count(&stage), 1, "the body is gone");
+}
+
+#[tenure::lock(key = "order:{id}", locker = locker)]
+async fn expires(locker: &Locker, memory: &Memory, id: u64, fails: bool) -> Result<(), AppError> {
+    memory.expire(&format!("order:{id}")).unwrap();
+    if fails { Err(AppError::Declined) } else { Ok(()) }
+}
+
+/// A11: a loss that only the release finds is not swallowed after a body that succeeded, and does
+/// not hide the error of one that did not.
+#[tokio::test]
+async fn a11_loss_found_at_release() {
+    let (memory, locker) = alone();
+    let error = expires(&locker, &memory, 1, false).await.unwrap_err().lock();
+    assert!(error.is_lost(), "{error}");
+    let error = expires(&locker, &memory, 2, true).await.unwrap_err();
+    assert!(matches!(error, AppError::Declined), "{error:?}");
+}

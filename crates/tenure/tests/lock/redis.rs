@@ -1,0 +1,74 @@
+//! The same on a real server.
+
+use std::time::Duration;
+
+use tenure::Locker;
+use tenure_testkit::servers::RedisServer;
+use tenure_testkit::wait::within;
+use tokio::sync::Barrier;
+
+use crate::support::AppError;
+
+#[tenure::lock(key = "order:{id}", locker = locker, ttl = "3s")]
+async fn pay(locker: &Locker, id: u64, inside: &Barrier, done: &Barrier) -> Result<u64, AppError> {
+    inside.wait().await;
+    done.wait().await;
+    Ok(id)
+}
+
+/// E1: of two lockers, as two processes have them, one pays an order at a time; another order is
+/// none of their business.
+#[tokio::test]
+async fn e1_one_at_a_time_on_redis() {
+    let server = RedisServer::start();
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    let (inside, done) = (Barrier::new(2), Barrier::new(2));
+    let (free, at_once) = (Barrier::new(1), Barrier::new(1));
+    let second = async {
+        inside.wait().await;
+        let kept = server.client().text(&["GET", "tenure:lock:order:42"]);
+        let same = pay(&two, 42, &free, &at_once).await;
+        let other = pay(&two, 43, &free, &at_once).await;
+        done.wait().await;
+        (kept, same, other)
+    };
+    let (first, (kept, same, other)) = tokio::join!(pay(&one, 42, &inside, &done), second);
+    assert!(kept.is_some(), "the key has its prefix");
+    assert_eq!(first.unwrap(), 42);
+    assert!(same.unwrap_err().lock().is_busy());
+    assert_eq!(other.unwrap(), 43);
+    assert_eq!(server.client().text(&["GET", "tenure:lock:order:42"]), None);
+}
+
+/// A11: a lock that the server forgot ends the body, and the caller hears why.
+#[tokio::test]
+async fn a11_loss_on_redis() {
+    let server = RedisServer::start();
+    let locker = connect(&server).await;
+    let (inside, never) = (Barrier::new(2), Barrier::new(2));
+    let take = async {
+        inside.wait().await;
+        server.client().command(&["DEL", "tenure:lock:order:42"]);
+    };
+    let both = async { tokio::join!(pay(&locker, 42, &inside, &never), take) };
+    let (lost, ()) = within("the loss", both).await;
+    assert!(lost.unwrap_err().lock().is_lost());
+}
+
+/// A server that is away is told apart from a lock that is held.
+#[tokio::test]
+async fn unavailable_is_not_busy() {
+    let server = RedisServer::start();
+    let builder = tenure::redis::Redis::builder(&server.url());
+    let builder = builder.connect_timeout(Duration::from_millis(300));
+    let locker = Locker::new(builder.connect().await.unwrap());
+    drop(server);
+    let (free, at_once) = (Barrier::new(1), Barrier::new(1));
+    let error = pay(&locker, 42, &free, &at_once).await.unwrap_err().lock();
+    assert!(error.is_unavailable() || error.is_unknown(), "{error}");
+    assert!(!error.is_busy());
+}
+
+async fn connect(server: &RedisServer) -> Locker {
+    tenure::connect(&server.url()).await.unwrap()
+}
