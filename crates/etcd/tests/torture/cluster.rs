@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use crate::support::{LOCKS, builder, claims_are, cluster};
 
 /// Long enough for an election and a half.
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(5);
 
 /// A process of its own, with time-outs that an election fits into several times.
 async fn process(url: &str) -> Locker {

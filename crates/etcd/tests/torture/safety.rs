@@ -162,7 +162,7 @@ async fn got_again(locker: &Locker, key: &str) -> tenure_core::Guard {
 #[tokio::test]
 async fn a_restart_with_data_loses_nothing() {
     let server = EtcdServer::start();
-    let ttl = Duration::from_secs(10);
+    let ttl = Duration::from_secs(6);
     let (a, b) = (of_ttl(&server.url(), ttl).await, locker(&server.url()).await);
     let guard = a.lock("k").await.unwrap();
     let waiting = tokio::spawn(b.lock("k").into_future());

@@ -52,7 +52,8 @@ fn act(
         Deed::Swallow => Ok(()),
         Deed::Delay(time) => {
             wait_until(connection, arrived + time);
-            to.write_all(&message)
+            // What was on its way when the connection was cut does not arrive.
+            if connection.is_ended() { Ok(()) } else { to.write_all(&message) }
         }
         Deed::Twice => to.write_all(&[message.clone(), message].concat()),
         Deed::Truncate => {
