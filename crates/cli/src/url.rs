@@ -357,8 +357,8 @@ mod tests {
         let path = dir.path().join("url");
         let shown = path.to_str().unwrap();
         let file = Everywhere { url_file: Some(path.clone()), ..flags(None) };
-        let unknown =
-            "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR` or `redis://HOST`";
+        let unknown = "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR`, \
+                       `redis://HOST` or `etcd://HOST`";
         let zookeeper = "zookeeper://:s3cret@h";
         fs::write(&path, zookeeper).unwrap();
         assert_eq!(refused(&flags(Some(zookeeper)), &[]), unknown);

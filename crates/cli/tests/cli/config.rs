@@ -98,7 +98,7 @@ fn refusals_name_the_field() {
     assert_eq!(
         refused("[lock]\nurl = 'zookeeper://:hunter2@h'\n"),
         "tenure: error: `lock.url` in `tenure.toml`: unknown engine `zookeeper:` in url, expected `memory:`, \
-         `file:DIR` or `redis://HOST`\n"
+         `file:DIR`, `redis://HOST` or `etcd://HOST`\n"
     );
 }
 

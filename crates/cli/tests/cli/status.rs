@@ -75,8 +75,8 @@ fn unreachable_is_69() {
 #[test]
 fn urls_are_blamed_on_their_source() {
     let space = Space::new();
-    let unknown =
-        "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR` or `redis://HOST`";
+    let unknown = "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR`, \
+                   `redis://HOST` or `etcd://HOST`";
     for name in ["TENURE_URL", "REDIS_URL"] {
         let mut run = bare(["run", "k", "--", "true"]);
         run.env(name, "zookeeper://:s3cret@localhost");
