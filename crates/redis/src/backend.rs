@@ -28,6 +28,7 @@ use crate::pace::Pace;
 use crate::scripts::{Answer, Freed, Given, Renewed, Run};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
+use crate::witness::Witness;
 
 /// How often the connection for renewals is asked for a sign of life. One that is silently dead
 /// costs a renewal its response time-out, and is found out here before that.
@@ -69,9 +70,10 @@ pub(crate) struct Shared {
     pub(crate) commands: Arc<Links>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) renewals: Link,
-    pub(crate) connect_timeout: Duration,
     pub(crate) pace: Pace,
     pub(crate) server: Arc<Server>,
+    /// Who sees to it that replicas have a grant, if anybody is to.
+    pub(crate) witness: Option<Arc<Witness>>,
     /// The process that made the client.
     pid: u32,
     /// Whether the client was made for this and nobody else, and so is closed with it.
@@ -110,7 +112,6 @@ impl Redis {
         let inbox = client.inbox().clone();
         let (keys, author) = (client.keys().clone(), client.author().clone());
         let (clock, renewals) = (server.clock().clone(), Link::new(server.clone()));
-        let connect_timeout = server.target().connect_timeout();
         Redis {
             shared: Arc::new(Shared {
                 keys,
@@ -119,9 +120,9 @@ impl Redis {
                 commands,
                 inbox,
                 renewals,
-                connect_timeout,
                 pace: Pace::default(),
                 server,
+                witness: client.witness().cloned(),
                 pid: client.pid(),
                 alone,
             }),
@@ -369,8 +370,12 @@ impl Backend for Redis {
     fn tend(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.shared.renewals.settle_on(Handle::current());
+            // Here, so that a blocked application does not keep us from hearing of a failover.
+            self.shared.server.keep_watch_here();
             loop {
                 self.shared.clock.sleep(PING_EVERY).await;
+                // Another locker on the same client may have taken it along.
+                self.shared.server.keep_watch();
                 self.shared.renewals.ping().await;
             }
         })
@@ -414,6 +419,8 @@ impl Backend for Redis {
             if self.shared.alone {
                 self.shared.inbox.close();
                 self.shared.commands.close();
+                self.shared.witness.iter().for_each(|witness| witness.close());
+                self.shared.server.end_watch();
             }
         })
     }

@@ -6,15 +6,18 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::time::Clock;
 use tenure_core::{Error, Token};
 
 use crate::backend::Redis;
 use crate::client::Client;
 use crate::keys::Keys;
-use crate::link::Target;
-use crate::tls::{Ca, Tls};
+use crate::link::{Dial, Login, Route, Target};
+use crate::sentinel::Sentinels;
+use crate::tls::{Ca, Secure, Tls};
 use crate::url::{Address, Place};
 use crate::value::Author;
 
@@ -35,6 +38,10 @@ pub const POOL_SIZE_DEFAULT: usize = 1;
 /// The most connections for commands.
 pub const POOL_SIZE_MAX: usize = 64;
 
+/// The most replicas that a grant can wait for: no master has more, and a typing error would be an
+/// endless refusal.
+const REPLICAS_MAX: usize = 64;
+
 /// The bounds of both time-outs. The engine gives up on any call after ten seconds.
 pub(crate) const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(4);
@@ -50,6 +57,8 @@ pub struct Builder {
     pool_size: usize,
     tls: Tls,
     debug: bool,
+    replicas: Option<usize>,
+    sentinel_login: Option<(Option<String>, String)>,
 }
 
 /// Without the URL, which may hold a password, and without keys.
@@ -69,6 +78,8 @@ impl Builder {
             pool_size: POOL_SIZE_DEFAULT,
             tls: Tls::default(),
             debug: false,
+            replicas: None,
+            sentinel_login: None,
         }
     }
 
@@ -95,6 +106,24 @@ impl Builder {
     /// key travels on the same one. Renewals have another of their own.
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
+        self
+    }
+
+    /// Has every grant wait until so many replicas have acknowledged it (`WAIT`); where fewer do within
+    /// half of the response time-out, the lock is given back and asking for it is an error. 0 unless
+    /// said otherwise; `?replicas=N` in the URL says the same.
+    ///
+    /// Fewer locks are lost with a master that dies; it is no consensus, and renewals do not wait.
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = Some(count);
+        self
+    }
+
+    /// Who we are to the Sentinels of a `redis+sentinel://` url, where they want to know; user and
+    /// password in the URL are the master's. `sentinel_user` and `sentinel_password` in the URL's query
+    /// say the same.
+    pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
+        self.sentinel_login = Some((user.map(Into::into), password.into()));
         self
     }
 
@@ -172,15 +201,28 @@ impl Builder {
     /// Those of [`connect_later`](Self::connect_later).
     pub fn client_later(self) -> Result<Client, Error> {
         let pool_size = self.validate()?;
-        let target = self.target()?;
+        let place = Place::parse(&self.url)?;
+        let target = self.target(&place)?;
+        let replicas = self.wanted_replicas(&place)?;
         let id = Token::random().map_err(|error| {
             Error::invalid(format!("the system gives no random numbers: {error}"))
         })?;
-        Ok(Client::new(target, pool_size, Keys::new(&self.prefix), Author::new(id), self.debug))
+        let (keys, author) = (Keys::new(&self.prefix), Author::new(id));
+        Ok(Client::new(target, pool_size, keys, author, self.debug, replicas))
     }
 
-    fn target(&self) -> Result<Target, Error> {
-        let (place, mut tls) = (Place::parse(&self.url)?, self.tls.clone());
+    fn wanted_replicas(&self, place: &Place) -> Result<Option<NonZeroUsize>, Error> {
+        let count = self.replicas.or(place.replicas()).unwrap_or(0);
+        match count <= REPLICAS_MAX {
+            true => Ok(NonZeroUsize::new(count)),
+            false => Err(Error::invalid(format!(
+                "replicas ({count}) must be between 0 and {REPLICAS_MAX}"
+            ))),
+        }
+    }
+
+    fn target(&self, place: &Place) -> Result<Target, Error> {
+        let mut tls = self.tls.clone();
         tls.insecure |= place.is_insecure();
         let secure = match place.address() {
             Address::Tcp(host, _) if place.has_tls() => Some(tls.secure(host)?),
@@ -192,7 +234,31 @@ impl Builder {
         if tls.insecure {
             tracing::warn!(address = %place.address(), "whoever answers is trusted (`insecure`)");
         }
-        Ok(Target::new(&place, secure, self.connect_timeout, self.response_timeout))
+        let route = self.route(place, secure.clone())?;
+        let login = Login { user: place.user(), password: place.password(), db: place.db() };
+        Ok(Target::new(route, self.dial(login, secure)))
+    }
+
+    fn route(&self, place: &Place, secure: Option<Secure>) -> Result<Route, Error> {
+        let Some(service) = place.service() else {
+            return match self.sentinel_login {
+                None => Ok(Route::Fixed(place.address().clone())),
+                Some(_) => Err(Error::invalid("`sentinel_login` needs a `redis+sentinel://` url")),
+            };
+        };
+        let login = match &self.sentinel_login {
+            None => service.login(),
+            Some((user, password)) => {
+                Login { user: user.as_deref(), password: Some(password), db: 0 }
+            }
+        };
+        let dial = self.dial(login, secure);
+        let (name, sentinels) = (service.name(), service.sentinels());
+        Ok(Route::Sentinel(Arc::new(Sentinels::new(name, sentinels, dial, Clock::system()))))
+    }
+
+    fn dial(&self, login: Login<'_>, secure: Option<Secure>) -> Dial {
+        Dial::new(login, secure, self.connect_timeout, self.response_timeout)
     }
 
     /// The number of connections, if all is well.

@@ -16,6 +16,7 @@ use crate::keys::Keys;
 use crate::kv::{Flights, Meters};
 use crate::link::{Links, Server, Target};
 use crate::value::Author;
+use crate::witness::Witness;
 
 /// Connections to a Redis or Valkey server, for as many lockers as like.
 ///
@@ -50,6 +51,7 @@ struct Shared {
     pid: u32,
     meters: Meters,
     loads: Flights,
+    witness: Option<Arc<Witness>>,
 }
 
 impl Client {
@@ -72,6 +74,8 @@ impl Client {
     pub fn close(&self) {
         self.shared.inbox.close();
         self.shared.commands.close();
+        self.shared.witness.iter().for_each(|witness| witness.close());
+        self.shared.server.end_watch();
     }
 
     pub(crate) fn new(
@@ -80,12 +84,14 @@ impl Client {
         keys: Keys,
         author: Author,
         debug: bool,
+        replicas: Option<NonZeroUsize>,
     ) -> Self {
         let server = Arc::new(Server::new(target, Clock::system()));
         let commands = Arc::new(Links::new(&server, pool_size));
         let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
         let (pid, meters, loads) = (std::process::id(), Meters::new(debug), Flights::new());
-        let shared = Shared { server, commands, inbox, keys, author, pid, meters, loads };
+        let witness = replicas.map(|wanted| Arc::new(Witness::new(&server, wanted)));
+        let shared = Shared { server, commands, inbox, keys, author, pid, meters, loads, witness };
         Client { shared: Arc::new(shared) }
     }
 
@@ -119,6 +125,11 @@ impl Client {
 
     pub(crate) fn author(&self) -> &Author {
         &self.shared.author
+    }
+
+    /// Who sees to it that replicas have a grant, if anybody is to.
+    pub(crate) fn witness(&self) -> Option<&Arc<Witness>> {
+        self.shared.witness.as_ref()
     }
 
     pub(crate) fn meters(&self) -> &Meters {

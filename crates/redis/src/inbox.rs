@@ -205,6 +205,9 @@ impl Shared {
         loop {
             tokio::select! {
                 () = self.ears.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
+                () = self.server.left(live.turn()) => {
+                    return self.link.give_up(live, "another server has become the master");
+                }
                 () = tokio::time::sleep(PING_EVERY) => {}
             }
             // One that refuses is there, and tells what there is to tell.

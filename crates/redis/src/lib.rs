@@ -1,10 +1,11 @@
-//! Locks on one Redis or Valkey server, 6.2 or later, and a client for values there.
+//! Locks on one Redis or Valkey server, 6.2 or later, or on the master that Sentinels name, and a
+//! client for values there.
 //!
 //! Applications use the crate `tenure` and say `tenure::connect("redis://host")`; this crate is for
 //! what a URL cannot say: [`Redis::builder`]. The verbs of a [`Client`] are those of [`KvExt`].
 //!
 //! The modules in the order in which a request passes through them:
-//! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` → the
+//! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `witness` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` (with `sentinel`) → the
 //! server, and back up: `trouble` says what went wrong. `renew`, `look`, `watch` and [`kv`], for values, are
 //! the other ways down.
 
@@ -17,6 +18,7 @@ mod backend;
 mod wait;
 mod calm;
 mod pace;
+mod witness;
 mod renew;
 mod look;
 mod watch;
@@ -25,6 +27,7 @@ mod keys;
 mod value;
 mod inbox;
 mod link;
+mod sentinel;
 mod trouble;
 mod jitter;
 

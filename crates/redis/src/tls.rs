@@ -37,11 +37,10 @@ pub(crate) enum Ca {
     Pem(Vec<u8>),
 }
 
-/// What a handshake with one host needs.
+/// What a handshake needs.
 #[derive(Clone)]
 pub(crate) struct Secure {
     pub(crate) config: Arc<ClientConfig>,
-    pub(crate) name: ServerName<'static>,
 }
 
 impl Tls {
@@ -58,11 +57,11 @@ impl Tls {
 
     /// All that is needed to speak to `host`.
     pub(crate) fn secure(&self, host: &str) -> Result<Secure, Error> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        ServerName::try_from(host).map_err(|_| {
             let shown = host.escape_debug();
             Error::invalid(format!("invalid host `{shown}`: no certificate can be for it"))
         })?;
-        Ok(Secure { config: Arc::new(self.config()?), name })
+        Ok(Secure { config: Arc::new(self.config()?) })
     }
 
     fn config(&self) -> Result<ClientConfig, Error> {

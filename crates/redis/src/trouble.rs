@@ -32,6 +32,8 @@ pub(crate) enum Cause {
     Demoted,
     /// It was asked, and did not answer in time.
     Silent,
+    /// It was carried out, and too few replicas know.
+    TooFew,
     /// The connection broke, or answered out of turn, with the request under way.
     Cut,
     /// The server does not know this script (any more).
@@ -72,7 +74,8 @@ impl Trouble {
     /// Whether asking again is of no use.
     pub(crate) fn is_final(&self) -> bool {
         match self.cause {
-            Cause::Down | Cause::Demoted | Cause::NotNow | Cause::Silent | Cause::Cut => false,
+            Cause::Down | Cause::Demoted | Cause::NotNow | Cause::TooFew => false,
+            Cause::Silent | Cause::Cut => false,
             Cause::NoScript | Cause::WrongType | Cause::Refused | Cause::Unsupported => true,
         }
     }
@@ -239,7 +242,7 @@ fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
 impl From<Trouble> for Fault {
     fn from(trouble: Trouble) -> Fault {
         let kind = match trouble.cause {
-            Cause::Down | Cause::NotNow | Cause::Demoted => FaultKind::Unavailable,
+            Cause::Down | Cause::NotNow | Cause::Demoted | Cause::TooFew => FaultKind::Unavailable,
             Cause::Silent | Cause::Cut => FaultKind::Unknown,
             Cause::NoScript | Cause::WrongType | Cause::Refused => FaultKind::Refused,
             Cause::Unsupported => FaultKind::Unsupported,

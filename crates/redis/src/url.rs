@@ -4,7 +4,10 @@
 //! redis://[user][:password@]host[:port][/db]      valkey:// is the same
 //! rediss://…[#insecure]                           with TLS; valkeys:// is the same
 //! redis+unix://[user][:password@]/path/to/socket[?db=N]
+//! redis+sentinel://…                              see `sentinel/url.rs`
 //! ```
+//!
+//! `?replicas=N` has a grant wait until so many replicas have it.
 //!
 //! User and password are percent-decoded. Messages about a URL never repeat it: it may hold a
 //! password.
@@ -14,6 +17,9 @@ use std::fmt;
 use percent_encoding::percent_decode_str;
 use tenure_core::Error;
 use url::Url;
+
+use crate::sentinel;
+use crate::sentinel::url::Service;
 
 const PORT_DEFAULT: u16 = 6379;
 const FORM: &str = "expected `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`";
@@ -27,6 +33,8 @@ pub(crate) struct Place {
     password: Option<String>,
     tls: bool,
     insecure: bool,
+    replicas: Option<usize>,
+    service: Option<Service>,
 }
 
 /// Where a server listens. Shown in messages.
@@ -57,6 +65,19 @@ impl fmt::Debug for Place {
 
 impl Place {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        match sentinel::url::split(text) {
+            Some(split) => split?.place(),
+            None => Self::of_one(text),
+        }
+    }
+
+    /// One server, where another part of the URL says more about it.
+    pub(crate) fn of_service(self, service: Service) -> Self {
+        let address = service.sentinels().first().cloned().unwrap_or(self.address);
+        Place { address, service: Some(service), ..self }
+    }
+
+    pub(crate) fn of_one(text: &str) -> Result<Self, Error> {
         // The parser's own error says which part is at fault, and repeats none.
         let url = Url::parse(text).map_err(|error| invalid(error.to_string()))?;
         let address = address(&url)?;
@@ -67,7 +88,18 @@ impl Place {
             return Err(invalid("it has a user and no password"));
         }
         let (db, tls) = (db(&url, &address)?, matches!(url.scheme(), "rediss" | "valkeys"));
-        Ok(Place { db, address, user, password, tls, insecure: insecure(&url, tls)? })
+        let (insecure, replicas, service) = (insecure(&url, tls)?, replicas(&url)?, None);
+        Ok(Place { db, address, user, password, tls, insecure, replicas, service })
+    }
+
+    /// The service that Sentinels know the server by, if they are to be asked.
+    pub(crate) fn service(&self) -> Option<&Service> {
+        self.service.as_ref()
+    }
+
+    /// How many replicas are to have a grant.
+    pub(crate) fn replicas(&self) -> Option<usize> {
+        self.replicas
     }
 
     /// Whether the connection is to be encrypted.
@@ -110,10 +142,15 @@ fn address(url: &Url) -> Result<Address, Error> {
 }
 
 fn tcp(url: &Url) -> Result<Address, Error> {
+    tcp_or(url, PORT_DEFAULT)
+}
+
+/// Host and port, with the port that is meant where there is none.
+pub(crate) fn tcp_or(url: &Url, port: u16) -> Result<Address, Error> {
     let host = url.host_str().filter(|host| !host.is_empty());
     let host = decoded(host.ok_or_else(|| invalid("it names no host"))?)?.unwrap_or_default();
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&host);
-    Ok(Address::Tcp(bare.into(), url.port().unwrap_or(PORT_DEFAULT)))
+    Ok(Address::Tcp(bare.into(), url.port().unwrap_or(port)))
 }
 
 fn unix(url: &Url) -> Result<Address, Error> {
@@ -125,7 +162,8 @@ fn unix(url: &Url) -> Result<Address, Error> {
 
 fn db(url: &Url, address: &Address) -> Result<i64, Error> {
     let query = url.query_pairs().find(|(name, _)| name == "db").map(|(_, db)| db.into_owned());
-    if let Some((name, _)) = url.query_pairs().find(|(name, _)| name != "db") {
+    let known = |name: &str| matches!(name, "db" | "replicas");
+    if let Some((name, _)) = url.query_pairs().find(|(name, _)| !known(name)) {
         return Err(invalid(format_args!("unknown parameter `{}`", name.escape_debug())));
     }
     let path = match address {
@@ -140,6 +178,12 @@ fn db(url: &Url, address: &Address) -> Result<i64, Error> {
     number.ok_or_else(|| invalid("its database is not a number"))
 }
 
+fn replicas(url: &Url) -> Result<Option<usize>, Error> {
+    let said = url.query_pairs().find(|(name, _)| name == "replicas");
+    let count = said.map(|(_, count)| count.parse());
+    count.transpose().map_err(|_| invalid("its `replicas` is not a number"))
+}
+
 fn insecure(url: &Url, tls: bool) -> Result<bool, Error> {
     match url.fragment() {
         None => Ok(false),
@@ -149,7 +193,7 @@ fn insecure(url: &Url, tls: bool) -> Result<bool, Error> {
     }
 }
 
-fn decoded(part: &str) -> Result<Option<String>, Error> {
+pub(crate) fn decoded(part: &str) -> Result<Option<String>, Error> {
     let text = percent_decode_str(part).decode_utf8();
     text.map(|text| Some(text.into_owned())).map_err(|_| invalid("it is not UTF-8"))
 }

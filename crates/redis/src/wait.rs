@@ -24,9 +24,10 @@ use tenure_core::{Claim, Sight};
 use crate::backend::Shared;
 use crate::inbox::Push;
 use crate::jitter::jittered;
-use crate::scripts::{Asked, Bare, How, Run, Taken};
+use crate::scripts::{Asked, Bare, Freed, How, Run, Taken};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Said;
+use crate::witness::{self, Witness};
 
 /// How many more intervals than one connect time-out an unreachable server is waited for.
 const RETRIES_WHILE_DOWN: u32 = 5;
@@ -60,6 +61,16 @@ impl Shared {
     /// One attempt; "held by another" is an answer.
     pub(crate) async fn ask_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
         self.refuse_unsupported(claim)?;
+        match (self.ask_one_server(claim).await?, &self.witness) {
+            (Attempt::Granted(grant), Some(witness)) => {
+                let seen = Box::pin(self.witnessed(witness, claim, grant)).await;
+                Ok(Attempt::Granted(seen?))
+            }
+            (attempt, _) => Ok(attempt),
+        }
+    }
+
+    async fn ask_one_server(&self, claim: &Claim) -> Result<Attempt, Fault> {
         match self.take(claim).await {
             Ok(Some(grant)) => Ok(Attempt::Granted(grant)),
             Err(trouble) if trouble.cause() != Cause::Cut => Err(trouble.into()),
@@ -91,13 +102,61 @@ impl Shared {
         }
         // One that waits already may stand in the queue, which the bare command would not leave.
         // Whatever else is wrong with it, the full form finds out.
-        if !self.inbox.desk().knows(claim.token())
-            && let Ok(Some(grant)) = self.take(claim).await
-        {
-            return Ok(grant);
+        let mut taken = None;
+        if !self.inbox.desk().knows(claim.token()) {
+            taken = self.take(claim).await.unwrap_or_default();
         }
-        // Boxed, as is all that is rare here: what is made for every lock is to be small.
-        Box::pin(self.wait_in_queue(claim)).await
+        match (taken, &self.witness) {
+            (Some(grant), None) => Ok(grant),
+            // Boxed, as is all that is rare here: what is made for every lock is to be small.
+            (None, None) => Box::pin(self.wait_in_queue(claim)).await,
+            (taken, Some(witness)) => Box::pin(self.wait_for_all(witness, claim, taken)).await,
+        }
+    }
+
+    /// Waits until it is granted and enough replicas know. What became of a grant that got lost on the
+    /// way to them is found out by asking again.
+    async fn wait_for_all(
+        &self,
+        witness: &Witness,
+        claim: &Claim,
+        mut taken: Option<Grant>,
+    ) -> Result<Grant, Fault> {
+        loop {
+            let grant = match taken.take() {
+                Some(grant) => grant,
+                None => self.wait_in_queue(claim).await?,
+            };
+            let trouble = match self.witnessed(witness, claim, grant).await {
+                Ok(grant) => return Ok(grant),
+                Err(trouble) if trouble.is_final() || trouble.cause() == Cause::TooFew => {
+                    return Err(trouble.into());
+                }
+                Err(trouble) => trouble,
+            };
+            self.clock.sleep(self.see_trouble(claim, trouble, None)?).await;
+        }
+    }
+
+    /// The grant, once enough replicas know of it; it is given back if they do not.
+    async fn witnessed(
+        &self,
+        witness: &Witness,
+        claim: &Claim,
+        grant: Grant,
+    ) -> Result<Grant, Trouble> {
+        let run = Run::renew(&self.keys, claim, claim.ttl() + witness::MORE);
+        let trouble = match witness.see(run, claim.ttl()).await {
+            Ok(()) => return Ok(grant),
+            Err(trouble) => trouble,
+        };
+        if trouble.cause() == Cause::TooFew {
+            // If that fails too, the engine goes on giving it up.
+            self.inbox.desk().forget(claim.token());
+            let link = self.commands.of(claim.key());
+            let _ = Run::release(&self.keys, claim, None).on::<Freed>(link).await;
+        }
+        Err(trouble)
     }
 
     /// Asks, and asks again, standing in the queue where there is one.
@@ -245,10 +304,10 @@ impl Shared {
         Ok(jittered(claim.retry_interval()))
     }
 
-    /// A server that cannot be reached is waited for as long as one connection may take, and a
-    /// little more. One that answers "not now", or nothing, for as long as the caller likes.
+    /// A server that cannot be reached is waited for as long as one connection or a failover may take,
+    /// and a little more. One that answers "not now", or nothing, for as long as the caller likes.
     fn is_out_of_patience(&self, claim: &Claim, down_since: Option<Time>) -> bool {
-        let patience = self.connect_timeout + claim.retry_interval() * RETRIES_WHILE_DOWN;
+        let patience = self.server.patience() + claim.retry_interval() * RETRIES_WHILE_DOWN;
         down_since.is_some_and(|since| self.clock.now() >= since.after(patience))
     }
 }

@@ -121,7 +121,7 @@ impl Client {
     fn judged(&self, reply: Value) -> Result<Value, Trouble> {
         let Value::ServerError(error) = reply else { return Ok(reply) };
         let rest = error.details().unwrap_or_default();
-        Err(Trouble::of_reply(self.server().address(), error.code(), rest))
+        Err(Trouble::of_reply(&self.server().shown(), error.code(), rest))
     }
 }
 

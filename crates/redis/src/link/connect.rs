@@ -1,6 +1,6 @@
 //! Making a connection, and finding out what it leads to.
 //!
-//! In: an address and credentials. Out: a [`Live`] connection to a server that can keep locks, or
+//! In: an address, or who knows it, and credentials. Out: a [`Live`] connection to a server that can keep locks, or
 //! why not. All of it within the connect time-out.
 
 use std::fmt;
@@ -8,31 +8,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
+use redis::{PushInfo, Value};
 use tokio::task::AbortHandle;
 
 use super::calls::Calls;
-use super::open::{Names, System};
-use crate::tls::Secure;
+use super::dial::Dial;
+use crate::sentinel::Sentinels;
 use crate::trouble::{Cause, Trouble};
-use crate::url::{Address, Place};
+use crate::url::Address;
 
-/// How many requests the driver takes before their senders have to wait: with its own 50, each of 512
-/// tasks is woken twice per request.
-const QUEUE: usize = 1_024;
 /// The oldest server with `SET … NX GET` and what else the scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// From here on a script can say that it must run on a full server, and not on a replica.
 const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
 
-/// Where to connect to, and how long that may take.
+/// Where to connect to, and how.
 pub(crate) struct Target {
-    pub(super) address: Address,
-    pub(super) names: Arc<dyn Names>,
-    pub(super) secure: Option<Secure>,
-    pub(super) connect_timeout: Duration,
-    pub(super) response_timeout: Duration,
-    session: RedisConnectionInfo,
+    pub(super) route: Route,
+    pub(super) dial: Dial,
+}
+
+/// Where the server is: known, or to be found out for each connection.
+pub(crate) enum Route {
+    Fixed(Address),
+    Sentinel(Arc<Sentinels>),
 }
 
 /// Who takes what the server says unasked; called on the runtime of the connection.
@@ -54,15 +53,17 @@ pub(crate) struct Live {
     /// Which run of which server; another after a restart.
     run_id: String,
     turn: u64,
+    /// How often the master had changed when this one was found.
+    moves: u64,
     client_id: Option<i64>,
     flags: bool,
     stray: bool,
 }
 
-/// Without the session: it knows the password.
+/// Without the dial: it knows the password.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Target").field("address", &self.shown()).finish_non_exhaustive()
     }
 }
 
@@ -75,33 +76,42 @@ impl fmt::Debug for Live {
 /// A dropped connection would otherwise stay open until all that was asked on it is on its way.
 impl Drop for Live {
     fn drop(&mut self) {
-        self.driver.abort();
-        self.carrier.abort();
+        self.end();
     }
 }
 
 impl Target {
-    pub(crate) fn new(
-        place: &Place,
-        secure: Option<Secure>,
-        connect_timeout: Duration,
-        response_timeout: Duration,
-    ) -> Self {
-        let (address, session) = (place.address().clone(), session(place));
-        let names = Arc::new(System);
-        Target { address, names, secure, connect_timeout, response_timeout, session }
+    pub(crate) fn new(route: Route, dial: Dial) -> Self {
+        Target { route, dial }
     }
 
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
+    /// Where the server is, as far as is known, for messages.
+    pub(crate) fn shown(&self) -> String {
+        match &self.route {
+            Route::Fixed(address) => address.to_string(),
+            Route::Sentinel(sentinels) => sentinels.shown(),
+        }
+    }
+
+    /// Those who know where the master is.
+    pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        match &self.route {
+            Route::Fixed(_) => None,
+            Route::Sentinel(sentinels) => Some(sentinels),
+        }
+    }
+
+    /// How often another server has become the master, as far as is known.
+    pub(super) fn moves(&self) -> u64 {
+        self.sentinels().map_or(0, |sentinels| sentinels.moves())
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+        self.dial.connect_timeout
     }
 
     pub(crate) fn response_timeout(&self) -> Duration {
-        self.response_timeout
+        self.dial.response_timeout
     }
 
     /// Connects, and has the server close `old` so that nothing of it comes after us.
@@ -110,129 +120,81 @@ impl Target {
         old: Option<&Live>,
         pushes: Option<Pushes>,
     ) -> Result<Live, Trouble> {
-        let within = self.connect_timeout;
-        match tokio::time::timeout(within, self.connect_and_check(old, pushes)).await {
+        let within = self.dial.connect_timeout;
+        match tokio::time::timeout(within, self.find_and_connect(old, pushes)).await {
             Ok(made) => made,
-            Err(_) => Err(Trouble::new(Cause::Down, &self.address, self.late())),
+            Err(_) => Err(Trouble::new(Cause::Down, &self.shown(), self.late())),
         }
     }
 
     fn late(&self) -> String {
         // A server that expects no TLS waits for the rest of what it takes for a request.
-        let hint = if self.secure.is_some() { "; does it speak TLS there?" } else { "" };
-        format!("no connection within {:?}{hint}", self.connect_timeout)
+        let hint = if self.dial.secure.is_some() { "; does it speak TLS there?" } else { "" };
+        format!("no connection within {:?}{hint}", self.dial.connect_timeout)
     }
 
-    async fn connect_and_check(
+    async fn find_and_connect(
         &self,
         old: Option<&Live>,
         pushes: Option<Pushes>,
     ) -> Result<Live, Trouble> {
-        let stream = self.open().await;
-        let stream = stream.map_err(|error| Trouble::of_open(&self.address, &error))?;
-        // Time-outs are ours: the driver would go on using a connection after one.
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE);
-        if let Some(Pushes(hear)) = pushes {
-            config = config.set_push_sender(move |push| {
-                hear(push);
-                Ok::<(), ()>(())
-            });
-        }
-        let made = MultiplexedConnection::new_with_config(&self.session, stream, config).await;
-        let (connection, driver) =
-            made.map_err(|error| Trouble::of_connect(&self.address, &error))?;
-        let driver = tokio::spawn(driver).abort_handle();
-        let mut live = Live::unchecked(connection, driver);
-        let facts = self.ask(&mut live.connection).await?;
-        self.check(&mut live, facts)?;
-        live.stray = self.replace(&mut live, old).await;
-        Ok(live)
-    }
-
-    async fn ask(&self, connection: &mut MultiplexedConnection) -> Result<Facts, Trouble> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("INFO").arg("server").cmd("INFO").arg("replication").cmd("CLIENT").arg("ID");
-        let replies = connection.send_packed_commands(&pipe, 0, 3).await;
-        let mut replies =
-            replies.map_err(|error| Trouble::of_connect(&self.address, &error))?.into_iter();
-        let mut text = || self.text(replies.next().unwrap_or(Value::Nil));
-        let info = text()? + "\n" + &text()?;
-        // An id may be denied; it is only needed to close the connection from another.
-        let client_id = match replies.next() {
-            Some(Value::Int(id)) => Some(id),
-            _ => None,
+        let sentinels = match &self.route {
+            Route::Fixed(address) => return self.dial.connect(address, old, pushes).await,
+            Route::Sentinel(sentinels) => sentinels,
         };
-        Ok(Facts { info, client_id })
-    }
-
-    fn text(&self, reply: Value) -> Result<String, Trouble> {
-        match reply {
-            Value::ServerError(error) => {
-                let rest = error.details().unwrap_or_default();
-                Err(Trouble::of_reply(&self.address, error.code(), rest))
+        let found = sentinels.find().await?;
+        tokio::select! {
+            made = self.dial.connect(&found.address, old, pushes) => {
+                made.map(|live| live.found_after(found.moves))
             }
-            reply => redis::from_redis_value(reply)
-                .map_err(|_| self.cannot("it does not say what it is")),
+            // Its address may lead nowhere for as long as we have the patience.
+            () = sentinels.moved(found.moves) => Err(sentinels.left(&found.address)),
         }
-    }
-
-    fn check(&self, live: &mut Live, facts: Facts) -> Result<(), Trouble> {
-        let version = facts.version().ok_or_else(|| self.cannot("it does not say its version"))?;
-        if version < VERSION_MIN {
-            let shown = facts.field("redis_version").unwrap_or_default();
-            let what = format!("its version {shown} is too old, 6.2 or later is needed");
-            return Err(self.cannot(what));
-        }
-        if let Some(mode @ ("cluster" | "sentinel")) = facts.field("redis_mode") {
-            return Err(self.cannot(format!("it runs in {mode} mode, which is not supported yet")));
-        }
-        if facts.field("role") != Some("master") {
-            let what = "the server is a replica; locks need the master";
-            return Err(Trouble::new(Cause::Demoted, &self.address, what));
-        }
-        live.run_id = facts.field("run_id").unwrap_or_default().into();
-        (live.flags, live.client_id) = (version >= VERSION_WITH_FLAGS, facts.client_id);
-        Ok(())
-    }
-
-    fn cannot(&self, what: impl fmt::Display) -> Trouble {
-        Trouble::new(Cause::Unsupported, &self.address, format_args!("cannot be used: {what}"))
-    }
-
-    /// Has the server close the connection before this one. Whether that one may still act.
-    async fn replace(&self, live: &mut Live, old: Option<&Live>) -> bool {
-        // After a restart the old one is gone, and its number may be another client's.
-        let Some(old) = old.filter(|old| old.run_id == live.run_id) else { return false };
-        let Some(id) = old.client_id.filter(|_| !old.run_id.is_empty()) else { return true };
-        let mut kill = redis::cmd("CLIENT");
-        kill.arg("KILL").arg("ID").arg(id);
-        kill.query_async::<Value>(&mut live.connection).await.is_err()
     }
 }
 
-/// Who we are to the server.
-fn session(place: &Place) -> RedisConnectionInfo {
-    // `HELLO`, since it says what is wrong with a password.
-    let mut session =
-        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(place.db());
-    if let Some(user) = place.user() {
-        session = session.set_username(user);
+impl Dial {
+    /// Connects to `address`, and checks that a server that can keep locks is there.
+    async fn connect(
+        &self,
+        address: &Address,
+        old: Option<&Live>,
+        pushes: Option<Pushes>,
+    ) -> Result<Live, Trouble> {
+        let (connection, driver) = self.speak(address, pushes).await?;
+        let mut live = Live::unchecked(connection, driver);
+        let facts = Facts::ask(address, &mut live.connection).await?;
+        facts.check(address)?;
+        live.run_id = facts.field("run_id").unwrap_or_default().into();
+        live.flags = facts.version() >= Some(VERSION_WITH_FLAGS);
+        live.client_id = facts.client_id;
+        live.stray = live.replace(old).await;
+        Ok(live)
     }
-    if let Some(password) = place.password() {
-        session = session.set_password(password);
-    }
-    session.set_skip_set_lib_name()
 }
 
 impl Live {
     fn unchecked(connection: MultiplexedConnection, driver: AbortHandle) -> Self {
-        let (run_id, turn, client_id, flags, stray) = Default::default();
+        let (run_id, turn, moves, client_id, flags, stray) = Default::default();
         let (calls, carrier) = Calls::new(connection.clone());
         let carrier = tokio::spawn(carrier).abort_handle();
-        Live { connection, calls, driver, carrier, run_id, turn, client_id, flags, stray }
+        Live { connection, calls, driver, carrier, run_id, turn, moves, client_id, flags, stray }
+    }
+
+    /// Has the server close the connection before this one. Whether that one may still act.
+    async fn replace(&mut self, old: Option<&Live>) -> bool {
+        // After a restart the old one is gone, and its number may be another client's.
+        let Some(old) = old.filter(|old| old.run_id == self.run_id) else { return false };
+        let Some(id) = old.client_id.filter(|_| !old.run_id.is_empty()) else { return true };
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(id);
+        kill.query_async::<Value>(&mut self.connection).await.is_err()
+    }
+
+    /// Ends it: nothing that it may still answer counts, and nobody is to wait for it.
+    pub(super) fn end(&self) {
+        self.driver.abort();
+        self.carrier.abort();
     }
 
     pub(crate) fn connection(&self) -> MultiplexedConnection {
@@ -250,6 +212,15 @@ impl Live {
     /// The client's turn in which it was made.
     pub(crate) fn turn(&self) -> u64 {
         self.turn
+    }
+
+    pub(super) fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    fn found_after(mut self, moves: u64) -> Self {
+        self.moves = moves;
+        self
     }
 
     pub(super) fn of_turn(mut self, turn: u64) -> Self {
@@ -275,6 +246,51 @@ struct Facts {
 }
 
 impl Facts {
+    async fn ask(
+        address: &Address,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<Self, Trouble> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("INFO").arg("server").cmd("INFO").arg("replication").cmd("CLIENT").arg("ID");
+        let replies = connection.send_packed_commands(&pipe, 0, 3).await;
+        let mut replies =
+            replies.map_err(|error| Trouble::of_connect(address, &error))?.into_iter();
+        let mut said = || text(address, replies.next().unwrap_or(Value::Nil));
+        let info = said()? + "\n" + &said()?;
+        // An id may be denied; it is only needed to close the connection from another.
+        let client_id = match replies.next() {
+            Some(Value::Int(id)) => Some(id),
+            _ => None,
+        };
+        Ok(Facts { info, client_id })
+    }
+
+    /// Whether the server can keep locks.
+    fn check(&self, address: &Address) -> Result<(), Trouble> {
+        let cannot = |what: &str| Err(cannot(address, what));
+        let Some(version) = self.version() else { return cannot("it does not say its version") };
+        if version < VERSION_MIN {
+            let shown = self.field("redis_version").unwrap_or_default();
+            return cannot(&format!("its version {shown} is too old, 6.2 or later is needed"));
+        }
+        match self.field("redis_mode") {
+            Some("cluster") => {
+                return cannot("it runs in cluster mode, which is not supported yet");
+            }
+            Some("sentinel") => {
+                return cannot(
+                    "it runs in sentinel mode; `redis+sentinel://HOST/SERVICE` is for it",
+                );
+            }
+            _ => {}
+        }
+        if self.field("role") == Some("master") {
+            return Ok(());
+        }
+        let what = "the server is a replica; locks need the master";
+        Err(Trouble::new(Cause::Demoted, address, what))
+    }
+
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -284,6 +300,21 @@ impl Facts {
         let mut parts = self.field("redis_version")?.split('.').map(str::parse);
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
     }
+}
+
+fn text(address: &Address, reply: Value) -> Result<String, Trouble> {
+    match reply {
+        Value::ServerError(error) => {
+            let rest = error.details().unwrap_or_default();
+            Err(Trouble::of_reply(address, error.code(), rest))
+        }
+        reply => redis::from_redis_value(reply)
+            .map_err(|_| cannot(address, "it does not say what it is")),
+    }
+}
+
+fn cannot(address: &Address, what: impl fmt::Display) -> Trouble {
+    Trouble::new(Cause::Unsupported, address, format_args!("cannot be used: {what}"))
 }
 
 #[cfg(test)]

@@ -13,13 +13,14 @@
 //!   before is dropped, and what it still answers is unknown.
 //!
 //! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
-//! connection out of the stream that `open` opened, `calls` sends together what is asked for at a time.
+//! connection out of what `dial` reached by the stream that `open` opened, `calls` sends together what is asked for at a time.
 //!
 //! Absent on purpose: what is heard on the connection of the inbox, see `inbox.rs`.
 
 mod links;
 mod server;
 mod connect;
+mod dial;
 mod open;
 mod calls;
 #[cfg(test)]
@@ -34,7 +35,8 @@ use tokio::runtime::Handle;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
-pub(crate) use connect::{Live, Pushes, Target};
+pub(crate) use connect::{Live, Pushes, Route, Target};
+pub(crate) use dial::{Dial, Login};
 pub(crate) use links::Links;
 pub(crate) use server::Server;
 
@@ -71,6 +73,8 @@ struct Failed {
     trouble: Trouble,
     at: Time,
     pause: Duration,
+    /// The turn in which it failed: of another server it says nothing.
+    turn: u64,
 }
 
 impl Link {
@@ -128,7 +132,7 @@ impl Link {
             // The other connections have left that server: what it says counts for nothing now.
             Some(_) if !self.server.is_at(live.turn()) => self.moved(),
             Some(Ok(reply)) => return Ok(reply),
-            Some(Err(error)) => Trouble::of_request(self.server.address(), &error),
+            Some(Err(error)) => Trouble::of_request(&self.server.shown(), &error),
             None => self.silent(),
         };
         Err(self.judge(live, trouble))
@@ -137,7 +141,7 @@ impl Link {
     fn read(&self, live: &Arc<Live>, reply: Value) -> Result<Value, Trouble> {
         let Value::ServerError(error) = reply else { return Ok(reply) };
         let rest = error.details().unwrap_or_default();
-        Err(self.judge(live, Trouble::of_reply(self.server.address(), error.code(), rest)))
+        Err(self.judge(live, Trouble::of_reply(&self.server.shown(), error.code(), rest)))
     }
 
     /// How long a reply may take.
@@ -216,12 +220,13 @@ impl Link {
         if let Some(live) = state.at(&self.server) {
             return Some(Ok(live));
         }
-        let failed = state.failed.as_ref()?;
+        let failed = state.failed.as_ref().filter(|failed| self.server.is_at(failed.turn))?;
         let recent = failed.at >= asked_at || self.now() < failed.at.after(failed.pause);
         recent.then(|| Err(failed.trouble.clone()))
     }
 
     async fn connect(&self) -> Result<Arc<Live>, Trouble> {
+        self.server.keep_watch();
         let old = self.state().old.clone();
         let made = self.connect_at_home(old.clone()).await;
         made.and_then(|live| self.take(live, old.as_deref())).map_err(|trouble| self.fail(trouble))
@@ -258,10 +263,11 @@ impl Link {
     }
 
     fn fail(&self, trouble: Trouble) -> Trouble {
-        let mut state = self.state();
-        let last = state.failed.as_ref().map_or(PAUSE_MIN / 2, |failed| failed.pause);
+        let (mut state, turn) = (self.state(), self.server.turn());
+        let last = state.failed.as_ref().filter(|failed| failed.turn == turn);
+        let last = last.map_or(PAUSE_MIN / 2, |failed| failed.pause);
         let pause = jittered((last * 2).clamp(PAUSE_MIN, PAUSE_MAX));
-        state.failed = Some(Failed { trouble: trouble.clone(), at: self.now(), pause });
+        state.failed = Some(Failed { trouble: trouble.clone(), at: self.now(), pause, turn });
         trouble
     }
 
@@ -303,6 +309,8 @@ impl State {
     /// The connection, if it leads to where the others do.
     fn at(&mut self, server: &Server) -> Option<Arc<Live>> {
         if let Some(left) = self.live.take_if(|live| !server.is_at(live.turn())) {
+            // It may be silent: whoever still waits for an answer need not.
+            left.end();
             self.old = Some(left);
         }
         self.live.clone()

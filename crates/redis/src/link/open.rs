@@ -15,8 +15,9 @@ use tenure_core::backend::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::Target;
+use super::dial::Dial;
 use crate::url::Address;
 
 /// When the kernel starts to ask whether an idle peer is still there.
@@ -42,9 +43,9 @@ impl Names for System {
     }
 }
 
-impl Target {
-    pub(super) async fn open(&self) -> io::Result<Box<dyn Duplex>> {
-        match &self.address {
+impl Dial {
+    pub(super) async fn open(&self, address: &Address) -> io::Result<Box<dyn Duplex>> {
+        match address {
             Address::Unix(path) => unix(path).await,
             Address::Tcp(host, port) => self.open_tcp(host, *port).await,
         }
@@ -54,7 +55,8 @@ impl Target {
         let tcp = self.tcp(host, port).await?;
         let Some(secure) = &self.secure else { return Ok(Box::new(tcp)) };
         let connector = TlsConnector::from(secure.config.clone());
-        Ok(Box::new(connector.connect(secure.name.clone(), tcp).await?))
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Box::new(connector.connect(name, tcp).await?))
     }
 
     /// The first address of the host that accepts. Each has its share of the time, so that one that

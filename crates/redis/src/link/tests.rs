@@ -12,14 +12,15 @@ use tenure_testkit::servers::RedisServer;
 use tenure_testkit::wait::eventually;
 
 use super::open::Names;
-use super::{Link, Server, Target};
+use super::{Dial, Link, Login, Route, Server, Target};
 use crate::trouble::Cause;
 use crate::url::Place;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn target(url: &str) -> Target {
-    Target::new(&Place::parse(url).unwrap(), None, TIMEOUT, TIMEOUT)
+    let address = Place::parse(url).unwrap().address().clone();
+    Target::new(Route::Fixed(address), Dial::new(Login::default(), None, TIMEOUT, TIMEOUT))
 }
 
 /// Names as a test has them lead, and how often they were asked for.
@@ -48,7 +49,7 @@ impl Book {
 /// A link to the host `db.example`, wherever `book` says that is.
 fn link(book: &Arc<Book>) -> Link {
     let mut target = target("redis://db.example");
-    target.names = book.clone();
+    target.dial.names = book.clone();
     Link::new(Arc::new(Server::new(target, Clock::system())))
 }
 
@@ -89,7 +90,7 @@ async fn t47_a_name_that_does_not_exist() {
 #[tokio::test]
 async fn sockets_are_set_up() {
     let server = RedisServer::start();
-    let stream = target(&server.url()).tcp("127.0.0.1", server.port()).await.unwrap();
+    let stream = target(&server.url()).dial.tcp("127.0.0.1", server.port()).await.unwrap();
     let socket = SockRef::from(&stream);
     assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
     #[cfg(target_os = "linux")]
@@ -120,7 +121,7 @@ async fn a_dropped_connection_is_closed() {
     let server = RedisServer::start();
     let mut target = target(&server.url());
     // Long, so that the kernel does not close it meanwhile.
-    target.response_timeout = Duration::from_secs(600);
+    target.dial.response_timeout = Duration::from_secs(600);
     let live = target.connect(None, None).await.unwrap();
     let (mut connection, driver) = (live.connection(), live.driver.clone());
     server.pause();

@@ -268,14 +268,23 @@ pub(crate) async fn run_all<A: Answer>(
     runs: &[Run],
     within: Duration,
 ) -> Result<Vec<Result<A, Trouble>>, Trouble> {
-    let live = link.live().await?;
+    run_all_on(link, &link.live().await?, runs, within).await
+}
+
+/// The same on a connection of which more is wanted than this.
+pub(crate) async fn run_all_on<A: Answer>(
+    link: &Link,
+    live: &Arc<Live>,
+    runs: &[Run],
+    within: Duration,
+) -> Result<Vec<Result<A, Trouble>>, Trouble> {
     let mut pipe = Pipeline::with_capacity(runs.len());
     for run in runs {
-        pipe.add_command(run.by_hash(&live));
+        pipe.add_command(run.by_hash(live));
     }
-    let mut replies = link.call_all(&live, &pipe, within).await?;
-    heal(link, &live, runs, &mut replies, within).await?;
-    let read = |(run, reply): (&Run, Result<Value, Trouble>)| run.read(link, &live, reply?);
+    let mut replies = link.call_all(live, &pipe, within).await?;
+    heal(link, live, runs, &mut replies, within).await?;
+    let read = |(run, reply): (&Run, Result<Value, Trouble>)| run.read(link, live, reply?);
     Ok(runs.iter().zip(replies).map(read).collect())
 }
 

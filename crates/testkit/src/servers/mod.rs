@@ -5,6 +5,8 @@ mod etcd;
 pub mod proxy;
 mod reaper;
 mod redis;
+mod sentinel;
 
 pub use etcd::{Backup, EtcdCluster, EtcdServer, EtcdTls, Metrics};
 pub use redis::{RedisClient, RedisServer, Reply};
+pub use sentinel::{Sentinel, SentinelSet};

@@ -211,7 +211,7 @@ impl RedisServer {
     }
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("a bound address").port()
 }
@@ -230,7 +230,7 @@ fn launch(dir: &TempDir, port: u16, args: &[String], clock: Option<&WallClock>) 
 }
 
 /// Whether it answers; `false` if it has ended.
-fn is_up(program: &mut Program, port: u16) -> bool {
+pub(super) fn is_up(program: &mut Program, port: u16) -> bool {
     let mut ended = false;
     eventually_blocking("redis-server to answer", || {
         ended = !program.is_running();
@@ -260,7 +260,7 @@ pub enum Reply {
 }
 
 impl RedisClient {
-    fn connect(port: u16) -> std::io::Result<Self> {
+    pub(super) fn connect(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_nodelay(true)?;

@@ -1,0 +1,339 @@
+//! Sentinels that watch a master and its replicas: real processes on free ports.
+//!
+//! In: how many of each. Out: a set whose Sentinels know each other and all replicas, where the
+//! master can be killed, paused or made to fail over by hand.
+
+use std::fs;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::TempDir;
+
+use super::redis::{RedisClient, RedisServer, Reply, free_port, is_up};
+use crate::process::Program;
+use crate::wait::eventually_blocking;
+
+/// What the Sentinels call the master.
+const SERVICE: &str = "locks";
+/// How long a server is silent before a Sentinel takes it for dead: short, so that a test is, and
+/// long enough for a busy machine.
+const DOWN_AFTER: u32 = 1_000;
+/// How long a failover may take before another is tried.
+const FAILOVER_TIMEOUT: u32 = 5_000;
+
+/// One `redis-server --sentinel`. Killed when dropped.
+pub struct Sentinel {
+    program: Mutex<Program>,
+    port: u16,
+    dir: TempDir,
+}
+
+impl Sentinel {
+    /// Starts one that watches the master at `master`.
+    fn start(master: u16, quorum: usize, secrets: &Secrets) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for _ in 0..10 {
+            let port = free_port();
+            let text = secrets.configure(port, master, quorum);
+            fs::write(dir.path().join("sentinel.conf"), text).expect("a configuration");
+            let mut program = launch(&dir);
+            if is_up(&mut program, port) {
+                return Sentinel { program: Mutex::new(program), port, dir };
+            }
+        }
+        panic!("redis-server --sentinel ended at once, ten times");
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A connection for raw commands.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made.
+    pub fn client(&self) -> RedisClient {
+        RedisClient::connect(self.port).expect("the Sentinel accepts connections")
+    }
+
+    /// Stops it in its tracks (`SIGSTOP`): what it believes stays as it is.
+    pub fn pause(&self) {
+        self.program().stop();
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.program().go_on();
+    }
+
+    /// Ends it without giving it a say.
+    pub fn kill(&self) {
+        self.program().kill();
+    }
+
+    /// Starts it again with what it wrote down.
+    ///
+    /// # Panics
+    ///
+    /// If it does not answer in time.
+    pub fn restart(&self) {
+        let mut program = self.program();
+        program.kill();
+        eventually_blocking("the Sentinel to be up again", || {
+            *program = launch(&self.dir);
+            is_up(&mut program, self.port)
+        });
+    }
+
+    fn program(&self) -> MutexGuard<'_, Program> {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn launch(dir: &TempDir) -> Program {
+    let mut command = Command::new("redis-server");
+    command.arg(dir.path().join("sentinel.conf")).arg("--sentinel");
+    Program::spawn(command.arg("--dir").arg(dir.path()))
+}
+
+/// The passwords of a set.
+#[derive(Default)]
+struct Secrets {
+    master: Option<String>,
+    sentinel: Option<String>,
+}
+
+impl Secrets {
+    fn configure(&self, port: u16, master: u16, quorum: usize) -> String {
+        let mut text = format!(
+            "port {port}\nbind 127.0.0.1\nloglevel warning\n\
+             sentinel monitor {SERVICE} 127.0.0.1 {master} {quorum}\n\
+             sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}\n\
+             sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT}\n\
+             sentinel parallel-syncs {SERVICE} 2\n"
+        );
+        if let Some(password) = &self.master {
+            text += &format!("sentinel auth-pass {SERVICE} {password}\n");
+        }
+        if let Some(password) = &self.sentinel {
+            text += &format!("requirepass {password}\nsentinel sentinel-pass {password}\n");
+        }
+        text
+    }
+}
+
+/// A master, its replicas, and the Sentinels that watch them. All are killed when dropped.
+pub struct SentinelSet {
+    /// Before the servers: Sentinels that see them go would only make noise.
+    sentinels: Vec<Sentinel>,
+    nodes: Vec<RedisServer>,
+    secrets: Secrets,
+}
+
+impl SentinelSet {
+    /// Three Sentinels, a master and two replicas, all of which know each other.
+    ///
+    /// # Panics
+    ///
+    /// If they do not in time.
+    pub fn start() -> Self {
+        Self::start_as(2, 3, Secrets::default())
+    }
+
+    /// One Sentinel and a master without replicas: no failover, and there in no time.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_small() -> Self {
+        Self::start_as(0, 1, Secrets::default())
+    }
+
+    /// The same with a password for the master, and another for the Sentinel.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_secret(master: &str, sentinel: &str) -> Self {
+        let secrets = Secrets { master: Some(master.into()), sentinel: Some(sentinel.into()) };
+        Self::start_as(0, 1, secrets)
+    }
+
+    fn start_as(replicas: usize, sentinels: usize, secrets: Secrets) -> Self {
+        let password = secrets.master.iter().flat_map(|password| ["--requirepass", password]);
+        // Else a replica waits five seconds for others to come.
+        let args: Vec<_> =
+            ["--repl-diskless-sync-delay", "0"].into_iter().chain(password).collect();
+        let master = RedisServer::start_with(&args);
+        let port = master.port().to_string();
+        let of_master = [args.as_slice(), &["--replicaof", "127.0.0.1", &port]].concat();
+        let mut nodes = vec![master];
+        nodes.extend((0..replicas).map(|_| RedisServer::start_with(&of_master)));
+        let quorum = sentinels / 2 + 1;
+        let watch = |_| Sentinel::start(nodes[0].port(), quorum, &secrets);
+        let sentinels = (0..sentinels).map(watch).collect();
+        let set = SentinelSet { sentinels, nodes, secrets };
+        set.wait_until_whole();
+        set
+    }
+
+    /// Waits until every Sentinel sees the master, all replicas and all Sentinels in good health.
+    ///
+    /// # Panics
+    ///
+    /// If they do not in time.
+    pub fn wait_until_whole(&self) {
+        let (replicas, others) = (self.nodes.len() - 1, self.sentinels.len() - 1);
+        for sentinel in &self.sentinels {
+            eventually_blocking("a Sentinel to know everybody", || {
+                let field = |name: &str| self.field(sentinel, name);
+                field("flags").as_deref() == Some("master")
+                    && field("num-slaves") == Some(replicas.to_string())
+                    && field("num-other-sentinels") == Some(others.to_string())
+                    && self.healthy_replicas(sentinel) == replicas
+            });
+        }
+    }
+
+    fn healthy_replicas(&self, sentinel: &Sentinel) -> usize {
+        let Reply::Many(replicas) = self.ask(sentinel, &["SENTINEL", "REPLICAS", SERVICE]) else {
+            return 0;
+        };
+        let healthy = |replica: &&Reply| {
+            let said = |name, value| find(replica, name).as_deref() == Some(value);
+            said("flags", "slave") && said("master-link-status", "ok")
+        };
+        replicas.iter().filter(healthy).count()
+    }
+
+    /// What clients are told: `redis+sentinel://host,host,host/service`.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> =
+            self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+    }
+
+    /// The Sentinels.
+    pub fn sentinels(&self) -> &[Sentinel] {
+        &self.sentinels
+    }
+
+    /// The servers, of which one is the master.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The server at `port`.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn node(&self, port: u16) -> &RedisServer {
+        self.nodes.iter().find(|node| node.port() == port).expect("a server of this set")
+    }
+
+    /// The master that `sentinel` names.
+    ///
+    /// # Panics
+    ///
+    /// If it names none.
+    pub fn master_of(&self, sentinel: &Sentinel) -> u16 {
+        match self.ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]) {
+            Reply::Many(parts) => match parts.as_slice() {
+                [_, Reply::Text(port)] => port.parse().expect("a port"),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The master that the first Sentinel names.
+    ///
+    /// # Panics
+    ///
+    /// If it names none.
+    pub fn master(&self) -> &RedisServer {
+        self.node(self.master_of(&self.sentinels[0]))
+    }
+
+    /// Has the first Sentinel fail over, with the master in good health, and returns when it has begun.
+    ///
+    /// # Panics
+    ///
+    /// If it will not.
+    pub fn begin_failover(&self) {
+        eventually_blocking("a failover to begin", || {
+            let said = self.ask(&self.sentinels[0], &["SENTINEL", "FAILOVER", SERVICE]);
+            said == Reply::Text("OK".into())
+        });
+    }
+
+    /// The same, and waits until all Sentinels name another master. The new one.
+    ///
+    /// # Panics
+    ///
+    /// If they do not in time.
+    pub fn fail_over(&self) -> &RedisServer {
+        let before = self.master().port();
+        self.begin_failover();
+        self.wait_for_another(before)
+    }
+
+    /// Waits until all Sentinels that run name another master than the one at `before`. Which.
+    ///
+    /// # Panics
+    ///
+    /// If they do not in time.
+    pub fn wait_for_another(&self, before: u16) -> &RedisServer {
+        eventually_blocking("another master", || {
+            self.sentinels.iter().all(|sentinel| self.master_of(sentinel) != before)
+        });
+        self.master()
+    }
+
+    fn field(&self, sentinel: &Sentinel, name: &str) -> Option<String> {
+        find(&self.ask(sentinel, &["SENTINEL", "MASTER", SERVICE]), name)
+    }
+
+    /// Asks on a connection of its own, with the password that it needs.
+    fn ask(&self, sentinel: &Sentinel, words: &[&str]) -> Reply {
+        let mut client = sentinel.client();
+        if let Some(password) = &self.secrets.sentinel {
+            client.command(&["AUTH", password]);
+        }
+        client.command(words)
+    }
+}
+
+/// The value after `name` in a flat list of pairs.
+fn find(reply: &Reply, name: &str) -> Option<String> {
+    let Reply::Many(words) = reply else { return None };
+    let at = words.iter().step_by(2).position(|word| *word == Reply::Text(name.into()))?;
+    match words.get(2 * at + 1)? {
+        Reply::Text(value) => Some(value.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A set is whole when it has started, and has another master after a failover, which the former
+    /// one follows.
+    #[test]
+    fn a_failover_by_hand() {
+        let set = SentinelSet::start();
+        let before = set.master().port();
+        set.master().client().command(&["SET", "a", "1"]);
+        let after = set.fail_over();
+        assert_ne!(after.port(), before);
+        assert_eq!(after.client().text(&["GET", "a"]).as_deref(), Some("1"));
+        eventually_blocking("the former master to follow", || {
+            let role = set.node(before).client().command(&["ROLE"]);
+            matches!(role, Reply::Many(role) if role[0] == Reply::Text("slave".into()))
+        });
+    }
+}
