@@ -146,8 +146,10 @@ impl Shared {
         grant: Grant,
     ) -> Result<Grant, Trouble> {
         let run = Run::renew(&self.keys, claim, claim.ttl() + witness::MORE);
+        // Before sending: it is renewed after this.
+        let from = self.clock.now();
         let trouble = match witness.see(run, claim.ttl()).await {
-            Ok(()) => return Ok(grant),
+            Ok(()) => return Ok(self::grant(claim, from, grant.fence, grant.contended)),
             Err(trouble) => trouble,
         };
         if trouble.cause() == Cause::TooFew {

@@ -11,6 +11,7 @@ use crate::configured::Config;
 /// | `memory:` | inside this process; `memory:NAME` is a space of its own |
 /// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
 /// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
+/// | `redis+sentinel://[user:password@]host[:port][,host…]/service[/db]` | the same on the master that Sentinels name, also after a failover; `redis-sentinel://` and `rediss+sentinel://` alike |
 /// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster (feature `etcd`); `etcds://` is the same with TLS; what it does not say is taken from the variables that `etcdctl` reads |
 ///
 /// # Errors
@@ -66,9 +67,12 @@ pub(crate) fn is_etcd(url: &str) -> bool {
 
 #[cfg(feature = "redis")]
 pub(crate) fn is_redis(url: &str) -> bool {
-    const SCHEMES: [&str; 6] =
-        ["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"];
-    url.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
+    const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
+    const FORMS: [&str; 4] = ["", "+unix", "+sentinel", "-sentinel"];
+    let is = |found: &str, scheme: &str, form: &str| found.strip_prefix(scheme) == Some(form);
+    let known =
+        |found| SCHEMES.iter().any(|scheme| FORMS.iter().any(|form| is(found, scheme, form)));
+    url.split_once(':').is_some_and(|(scheme, _)| known(scheme))
 }
 
 /// Those inside this program.
@@ -133,7 +137,15 @@ mod tests {
         assert!(open("redis://:hunter2@localhost").is_ok());
         assert!(refused("valkey://:hunter2@h/x").starts_with("invalid redis url: "));
         assert!(open("rediss://:hunter2@localhost#insecure").is_ok());
-        for url in ["rediss://:hunter2@h#x", "redis://:hunter2@", "redis+unix://:hunter2@"] {
+        assert!(open("redis+sentinel://:hunter2@a,b:1/service/2").is_ok());
+        assert!(open("valkeys-sentinel://:hunter2@a/service#insecure").is_ok());
+        for url in [
+            "rediss://:hunter2@h#x",
+            "redis://:hunter2@",
+            "redis+unix://:hunter2@",
+            "redis+sentinel://:hunter2@a",
+            "redis+sentinel://a/s?sentinel_user=hunter2",
+        ] {
             assert!(!refused(url).contains("hunter2"), "{url}");
         }
     }

@@ -1,0 +1,130 @@
+//! Following a failover: what is held, what is waited for, what is lost.
+
+use std::time::{Duration, Instant};
+
+use tenure_core::backend::Loss;
+use tenure_testkit::servers::SentinelSet;
+use tenure_testkit::wait::{eventually, pass, within};
+
+use crate::support::{LONG, clients, cut_off_replicas, lock, locker_at, waiters};
+
+/// t38: a failover by hand, with the former master in good health: what is held stays held, who waits
+/// waits at the new master, and nobody of ours stays with the former one.
+#[tokio::test(flavor = "multi_thread")]
+async fn t38_a_failover_by_hand() {
+    let set = SentinelSet::start();
+    let (a, b) = (locker_at(&set.url()).await, locker_at(&set.url()).await);
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
+    let before = set.master();
+    eventually("b to wait", || async { waiters(before, "k") == 1 }).await;
+    let after = tokio::task::block_in_place(|| set.fail_over());
+    eventually("all to have left", || async { clients(before) == 0 }).await;
+    eventually("b to wait again", || async { waiters(after, "k") == 1 }).await;
+    assert!(held.is_held());
+    let fence = held.fence();
+    held.release().await.unwrap();
+    let next = within("b's turn", waiting).await.unwrap().unwrap();
+    assert!(next.fence() > fence);
+    assert!(lock(after, "k").is_some(), "the lock is the new master's");
+    next.release().await.unwrap();
+    assert_eq!(lock(after, "k"), None);
+}
+
+/// Failovers one after the other, there and back: a lock is had after each, and one lock is held through
+/// all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn failovers_in_a_row() {
+    let set = SentinelSet::start();
+    let a = locker_at(&set.url()).await;
+    let kept = a.lock("kept").ttl(LONG).await.unwrap();
+    let mut fence = a.lock("k").await.unwrap().fence();
+    for _ in 0..3 {
+        tokio::task::block_in_place(|| {
+            set.fail_over();
+            set.wait_until_whole();
+        });
+        let guard = within("a lock", a.lock("k").into_future()).await.unwrap();
+        assert!(guard.fence() > fence && kept.is_held());
+        fence = guard.fence();
+        guard.release().await.unwrap();
+    }
+    kept.release().await.unwrap();
+}
+
+/// t07: a master dies with a lock that no replica has: its holder is told as soon as there is a new
+/// master, and the next holder's fence is higher.
+#[tokio::test(flavor = "multi_thread")]
+async fn t07_a_lock_that_no_replica_has() {
+    let set = SentinelSet::start();
+    let (a, b) = (locker_at(&set.url()).await, locker_at(&set.url()).await);
+    let before = set.master();
+    tokio::task::block_in_place(|| cut_off_replicas(&set));
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let (fence, died) = (held.fence(), Instant::now());
+    before.kill();
+    assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
+    assert!(died.elapsed() < LONG / 2, "long before its ttl: {:?}", died.elapsed());
+    let next = within("b's turn", b.lock("k").ttl(LONG).into_future()).await.unwrap();
+    assert!(next.fence() > fence);
+    assert!(held.release().await.is_err());
+    next.release().await.unwrap();
+}
+
+/// t38: a master that stands still is left for another; when it goes on, it is a replica, and what it
+/// was asked before is not taken for an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn t38_a_master_that_stands_still() {
+    let set = SentinelSet::start();
+    let (a, b) = (locker_at(&set.url()).await, locker_at(&set.url()).await);
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let before = set.master();
+    // So that it is on the replicas for sure.
+    before.client().command(&["WAIT", "2", "10000"]);
+    before.pause();
+    let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
+    let after = tokio::task::block_in_place(|| set.wait_for_another(before.port()));
+    eventually("b to wait there", || async { waiters(after, "k") == 1 }).await;
+    before.go_on();
+    eventually("it to be a replica", || async {
+        let info = before.client().text(&["INFO", "replication"]).unwrap();
+        info.contains("role:slave")
+    })
+    .await;
+    eventually("all to have left", || async { clients(before) == 0 }).await;
+    assert!(held.is_held());
+    held.release().await.unwrap();
+    let next = within("b's turn", waiting).await.unwrap().unwrap();
+    assert!(lock(after, "k").is_some());
+    next.release().await.unwrap();
+}
+
+/// An application that blocks its runtime loses nothing by a failover: the locker's own thread hears of
+/// it, and renews at the new master.
+#[tokio::test]
+async fn a_blocked_application_follows() {
+    let set = SentinelSet::start();
+    let a = locker_at(&set.url()).await;
+    let ttl = Duration::from_secs(6);
+    let held = a.lock("k").ttl(ttl).await.unwrap();
+    // Nothing here gives the runtime a turn.
+    let after = set.fail_over();
+    pass(ttl + Duration::from_secs(1));
+    assert!(held.is_held(), "it was renewed meanwhile");
+    assert!(lock(after, "k").is_some());
+    held.release().await.unwrap();
+}
+
+/// t15: a master that comes back empty before anybody takes it for dead: its locks are lost at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn t15_a_master_that_comes_back_empty() {
+    let set = SentinelSet::start_small();
+    let a = locker_at(&set.url()).await;
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let fence = held.fence();
+    tokio::task::block_in_place(|| set.master().restart());
+    assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
+    let next = within("a lock", a.lock("k").into_future()).await.unwrap();
+    assert!(next.fence() > fence);
+    next.release().await.unwrap();
+}

@@ -1,0 +1,14 @@
+//! A master that Sentinels name: failovers by hand and by death, with real processes. Rows of the
+//! torture table by their number.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test code, also outside of `#[test]` functions"
+)]
+
+mod support;
+mod failover;
+mod trust;
+mod login;
+mod replicas;

@@ -1,0 +1,108 @@
+//! `replicas = n`: a grant counts when so many replicas have it.
+
+use std::time::Duration;
+
+use tenure_core::Locker;
+use tenure_redis::Redis;
+use tenure_testkit::servers::{RedisServer, SentinelSet};
+use tenure_testkit::wait::{eventually, within};
+
+use crate::support::{
+    LONG, cut_off_replicas, let_replicas_in, lock, locker_at, redis_at, waiters, whole,
+};
+
+/// How many replicas have what was written last, by the server's own count.
+fn waits(server: &RedisServer) -> u64 {
+    let info = server.client().text(&["INFO", "commandstats"]).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// t08: where too few replicas have it, the lock is given back, and the error says how many do; by one
+/// attempt, by waiting for a free lock, and by waiting in the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn t08_too_few_replicas() {
+    let set = SentinelSet::start();
+    let url = format!("{}?replicas=2", set.url());
+    let (a, b) = (locker_at(&url).await, locker_at(&url).await);
+    let held = within("a lock", a.lock("k").ttl(LONG).into_future()).await.unwrap();
+    for node in set.nodes() {
+        eventually("each to have it", || async { lock(node, "k").is_some() }).await;
+    }
+    let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
+    let master = set.master();
+    eventually("b to wait", || async { waiters(master, "k") == 1 }).await;
+    tokio::task::block_in_place(|| cut_off_replicas(&set));
+
+    let few = |error: &tenure_core::Error| {
+        let text = whole(error);
+        assert!(error.is_unavailable(), "{error:?}");
+        assert!(text.contains("0 of 2 replicas had the lock within 250ms"), "{text}");
+    };
+    few(&within("an answer", a.lock("free").ttl(LONG).into_future()).await.unwrap_err());
+    few(&within("an answer", a.try_lock("tried").ttl(LONG).into_future()).await.unwrap_err());
+    held.release().await.unwrap();
+    few(&within("an answer", waiting).await.unwrap().unwrap_err());
+    for key in ["k", "free", "tried"] {
+        eventually("nothing to be left", || async { lock(master, key).is_none() }).await;
+    }
+
+    tokio::task::block_in_place(|| let_replicas_in(&set));
+    let again = within("a lock", b.lock("k").ttl(LONG).into_future()).await.unwrap();
+    again.release().await.unwrap();
+}
+
+/// t08: a lock that the replicas have survives the death of its master.
+#[tokio::test(flavor = "multi_thread")]
+async fn t08_a_lock_that_replicas_have_survives() {
+    let set = SentinelSet::start();
+    let url = format!("{}?replicas=2", set.url());
+    let (a, b) = (locker_at(&url).await, locker_at(&set.url()).await);
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let before = set.master();
+    before.kill();
+    tokio::task::block_in_place(|| set.wait_for_another(before.port()));
+    eventually("an answer of the new master", || async {
+        matches!(b.try_lock("k").await, Ok(None))
+    })
+    .await;
+    assert!(held.is_held());
+    held.release().await.unwrap();
+}
+
+/// A grant that is pushed is waited for as well, and many at a time share what they wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_grants_and_many_at_a_time() {
+    let set = SentinelSet::start();
+    let url = format!("{}?replicas=1", set.url());
+    let (a, b) = (locker_at(&url).await, locker_at(&url).await);
+    let (master, held) = (set.master(), a.lock("k").ttl(LONG).await.unwrap());
+    let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
+    eventually("b to wait", || async { waiters(master, "k") == 1 }).await;
+    let before = waits(master);
+    held.release().await.unwrap();
+    let next = within("b's turn", waiting).await.unwrap().unwrap();
+    assert_eq!(waits(master) - before, 1);
+    next.release().await.unwrap();
+
+    let before = waits(master);
+    let many: Vec<_> =
+        (0..200).map(|n| tokio::spawn(a.lock(format!("k:{n}")).into_future())).collect();
+    for one in many {
+        within("a lock", one).await.unwrap().unwrap().release().await.unwrap();
+    }
+    let shared = waits(master) - before;
+    assert!((1..200).contains(&shared), "{shared}");
+}
+
+/// Without Sentinels it is the same, and the number is checked.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_without_replicas() {
+    let server = RedisServer::start();
+    let a = Locker::new(redis_at(&format!("{}?replicas=1", server.url())).await.unwrap());
+    let error = a.lock("k").ttl(Duration::from_secs(5)).await.unwrap_err();
+    assert!(whole(&error).contains("0 of 1 replicas"), "{}", whole(&error));
+    eventually("nothing to be left", || async { lock(&server, "k").is_none() }).await;
+    let refused = Redis::builder(&server.url()).replicas(65).connect_later().unwrap_err();
+    assert_eq!(refused.to_string(), "replicas (65) must be between 0 and 64");
+}

@@ -1,0 +1,83 @@
+//! What these tests share: clients of a set, and what its servers keep.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use tenure_core::{Error, Locker};
+use tenure_redis::Redis;
+use tenure_testkit::servers::{RedisServer, Reply, SentinelSet};
+use tenure_testkit::wait::eventually_blocking;
+
+/// Short, so that a silent server is found out soon.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than any failover here.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A client of whatever is at `url`, with short time-outs.
+pub(crate) async fn redis_at(url: &str) -> Result<Redis, Error> {
+    Redis::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT).connect().await
+}
+
+/// A process of its own.
+pub(crate) async fn locker_at(url: &str) -> Locker {
+    Locker::new(redis_at(url).await.expect("the master can be used"))
+}
+
+/// What the server keeps for the lock `key`.
+pub(crate) fn lock(server: &RedisServer, key: &str) -> Option<String> {
+    server.client().text(&["GET", &format!("tenure:lock:{key}")])
+}
+
+/// How many wait for `key` on the server.
+pub(crate) fn waiters(server: &RedisServer, key: &str) -> i64 {
+    match server.client().command(&["ZCARD", &format!("tenure:queue:{key}")]) {
+        Reply::Int(count) => count,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many connections of ours the server has: those of the tests and of the Sentinels speak the
+/// protocol's second version.
+pub(crate) fn clients(server: &RedisServer) -> usize {
+    let list = server.client().text(&["CLIENT", "LIST"]).unwrap();
+    list.lines().filter(|line| line.contains(" resp=3")).count()
+}
+
+/// Cuts the replicas off, so that nothing which is written from now on reaches them. They can still be
+/// promoted.
+pub(crate) fn cut_off_replicas(set: &SentinelSet) {
+    let master = set.master();
+    for node in set.nodes().iter().filter(|node| node.port() != master.port()) {
+        node.client().command(&["CONFIG", "SET", "masterauth", "wrong"]);
+    }
+    let mut raw = master.client();
+    eventually_blocking("the replicas to be cut off", || {
+        raw.command(&["CLIENT", "KILL", "TYPE", "replica"]);
+        let info = raw.text(&["INFO", "replication"]).unwrap();
+        info.contains("connected_slaves:0")
+    });
+}
+
+/// Lets the replicas follow again.
+pub(crate) fn let_replicas_in(set: &SentinelSet) {
+    let master = set.master();
+    for node in set.nodes().iter().filter(|node| node.port() != master.port()) {
+        node.client().command(&["CONFIG", "SET", "masterauth", ""]);
+    }
+    let mut raw = master.client();
+    eventually_blocking("the replicas to be back", || {
+        let info = raw.text(&["INFO", "replication"]).unwrap();
+        info.matches("state=online").count() == set.nodes().len() - 1
+    });
+}
+
+/// An error with all its causes, as a reader would see it.
+pub(crate) fn whole(error: &Error) -> String {
+    let mut text = format!("{error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
