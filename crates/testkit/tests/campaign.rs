@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use tenure_testkit::campaign::{
-    self, Elsewhere, EtcdArena, Outcome, Pace, Plan, Promise, RedisArena,
+    self, Elsewhere, EtcdArena, Outcome, Pace, Plan, Promise, RedisArena, SentinelArena,
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_campaign");
@@ -42,6 +42,17 @@ fn a_campaign_that_destroys_data_is_ordered() {
     let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
     is_kept(&outcome);
     assert!(outcome.verdict.latencies.count() > 0, "somebody heard of a loss");
+}
+
+/// t07, t38: under failovers by hand and by death fences still rise, no fenced update is lost, and every
+/// key is had again; nothing is had from a former master that comes back.
+#[test]
+fn a_campaign_of_failovers_is_ordered() {
+    let plan = Plan::new(7, TIME * 2, Promise::Order, PROGRAM);
+    let outcome = campaign::run(&SentinelArena::start(), &SentinelArena::FAULTS, &plan);
+    println!("{outcome}");
+    outcome.assert_kept();
+    assert!(outcome.verdict.grants > 50, "too little happened to prove anything");
 }
 
 /// t29, A1, A22: a cluster of etcd whose members are killed, cut off, stopped and replaced, with

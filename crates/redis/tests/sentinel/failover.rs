@@ -1,10 +1,12 @@
 //! Following a failover: what is held, what is waited for, what is lost.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_core::backend::Loss;
-use tenure_testkit::servers::SentinelSet;
-use tenure_testkit::wait::{eventually, pass, within};
+use tenure_testkit::servers::{RedisServer, SentinelSet};
+use tenure_testkit::wait::{DEADLINE, eventually, pass, within};
 
 use crate::support::{LONG, clients, cut_off_replicas, lock, locker_at, waiters};
 
@@ -127,4 +129,50 @@ async fn t15_a_master_that_comes_back_empty() {
     let next = within("a lock", a.lock("k").into_future()).await.unwrap();
     assert!(next.fence() > fence);
     next.release().await.unwrap();
+}
+
+/// How long nobody could lock anything: the longest pause of somebody who locks and releases all the time
+/// while `deed` is done.
+async fn longest_pause(set: &SentinelSet, deed: impl FnOnce(&SentinelSet)) -> Duration {
+    let (a, over) = (locker_at(&set.url()).await, Arc::new(AtomicBool::new(false)));
+    let busy = tokio::spawn({
+        let over = over.clone();
+        async move {
+            let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+            while !over.load(Ordering::Relaxed) {
+                if let Ok(guard) = a.lock("k").ttl(LONG).await {
+                    let _ = guard.release().await;
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+            longest
+        }
+    });
+    tokio::task::block_in_place(|| deed(set));
+    let b = locker_at(&set.url()).await;
+    within("a lock", b.lock("other").into_future()).await.unwrap().release().await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    within("the end", busy).await.unwrap()
+}
+
+/// Recovery: what a failover costs those who lock, by hand and by death. The Sentinels of these tests
+/// take a server for dead after a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn recovery_after_each_kind_of_failover() {
+    let fail_over = |set: &SentinelSet| {
+        set.fail_over();
+    };
+    let by_hand = longest_pause(&SentinelSet::start(), fail_over).await;
+    let by_death = |deed: fn(&RedisServer)| {
+        move |set: &SentinelSet| {
+            let before = set.master();
+            deed(before);
+            set.wait_for_another(before.port());
+        }
+    };
+    let killed = longest_pause(&SentinelSet::start(), by_death(RedisServer::kill)).await;
+    let stopped = longest_pause(&SentinelSet::start(), by_death(RedisServer::pause)).await;
+    println!("by hand {by_hand:.2?}, killed {killed:.2?}, stopped {stopped:.2?}");
+    assert!([by_hand, killed, stopped].iter().all(|pause| *pause < DEADLINE));
 }

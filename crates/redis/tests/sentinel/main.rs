@@ -3,8 +3,9 @@
 
 #![allow(
     clippy::expect_used,
+    clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "test code, also outside of `#[test]` functions"
+    reason = "test code, also outside of `#[test]` functions; the figures are worth reading"
 )]
 
 mod support;

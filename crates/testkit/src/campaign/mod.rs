@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `arena.rs` | what a backend brings |
 //! | `redis.rs` | one Redis server behind a proxy |
+//! | `sentinel.rs` | a master, its replicas and their Sentinels |
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
 //! | `field.rs` | the contenders |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
@@ -25,6 +26,7 @@ mod field;
 mod orphans;
 mod outcome;
 mod redis;
+mod sentinel;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,6 +43,7 @@ pub use etcd::EtcdArena;
 pub use orphans::Orphans;
 pub use outcome::{Outcome, Promise};
 pub use redis::RedisArena;
+pub use sentinel::SentinelArena;
 
 use field::Field;
 use orphans::Watch;

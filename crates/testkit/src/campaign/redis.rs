@@ -9,7 +9,7 @@ use crate::servers::{RedisClient, RedisServer, Reply};
 use crate::wait::pass;
 
 /// What locks are called at the server.
-const LOCK: &str = "tenure:lock:";
+pub(super) const LOCK: &str = "tenure:lock:";
 /// What of a lock's value stands before the label: flag and version, client, token, since, host, pid,
 /// user, program.
 const BEFORE_LABEL: usize = 8;
@@ -121,7 +121,7 @@ impl Arena for RedisArena {
 }
 
 /// The label in a lock's value.
-fn label(value: &Reply) -> Option<String> {
+pub(super) fn label(value: &Reply) -> Option<String> {
     let Reply::Text(value) = value else { return None };
     value.split(':').nth(BEFORE_LABEL).map(Into::into)
 }

@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_core::time::UnixMillis;
 use tenure_testkit::campaign::{
     self, Arena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise, RedisArena,
+    SentinelArena,
 };
 
 /// Processes that fight for locks under random faults, judged.
@@ -67,6 +68,8 @@ struct Run {
 enum Engine {
     /// One server.
     Redis,
+    /// A master, its replicas and their Sentinels: failovers, which can destroy data.
+    Sentinel,
     /// Three members.
     Etcd,
 }
@@ -105,6 +108,7 @@ fn fight(options: &Run) -> bool {
     for kind in [Kind::Keep, Kind::Stall, Kind::Destroy].into_iter().filter(|kind| wanted(*kind)) {
         kept &= match options.backend {
             Engine::Redis => on_redis(options, kind),
+            Engine::Sentinel => on_sentinel(options, kind),
             Engine::Etcd => on_etcd(options, kind),
         };
     }
@@ -121,6 +125,16 @@ fn on_redis(options: &Run, kind: Kind) -> bool {
         Kind::Stall => true,
         Kind::Destroy => {
             is_kept(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan(Promise::Order))
+        }
+    }
+}
+
+fn on_sentinel(options: &Run, kind: Kind) -> bool {
+    let plan = |promise| plan(options, promise);
+    match kind {
+        Kind::Keep | Kind::Stall => true,
+        Kind::Destroy => {
+            is_kept(&SentinelArena::start(), &SentinelArena::FAULTS, &plan(Promise::Order))
         }
     }
 }
