@@ -1,7 +1,7 @@
 //! The contract, kept by a Redis server.
 //!
 //! In: claims and leases from the engine. Out: what the scripts answered, as the contract says it.
-//! Waiting is in `wait.rs`, renewing in `renew.rs`, looking in `look.rs`, watching in `watch.rs`.
+//! Waiting is in `wait.rs`, renewing in `renew.rs`, releasing again in `again.rs`, looking in `look.rs`, watching in `watch.rs`.
 //!
 //! Commands about a key travel on one connection, so that the undoing of a claim cannot overtake its
 //! asking; they belong to the client, which may be shared. Renewals have another for each locker, which lives on the engine's thread, so that neither a blocked application
@@ -18,6 +18,7 @@ use tenure_core::time::{Clock, Time};
 use tenure_core::{Claim, Error, Key, Lease, Mode, Token};
 use tokio::runtime::Handle;
 
+use crate::again::Releases;
 use crate::builder::Builder;
 use crate::calm::Calm;
 use crate::client::Client;
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) server: Arc<Server>,
     /// Who sees to it that replicas have a grant, if anybody is to.
     pub(crate) witness: Option<Arc<Witness>>,
+    /// What may have to be released again, where another server can take over.
+    pub(crate) releases: Option<Releases>,
     /// The process that made the client.
     pid: u32,
     /// Whether the client was made for this and nobody else, and so is closed with it.
@@ -112,6 +115,7 @@ impl Redis {
         let inbox = client.inbox().clone();
         let (keys, author) = (client.keys().clone(), client.author().clone());
         let (clock, renewals) = (server.clock().clone(), Link::new(server.clone()));
+        let releases = server.target().sentinels().map(|_| Releases::default());
         Redis {
             shared: Arc::new(Shared {
                 keys,
@@ -123,6 +127,7 @@ impl Redis {
                 pace: Pace::default(),
                 server,
                 witness: client.witness().cloned(),
+                releases,
                 pid: client.pid(),
                 alone,
             }),
@@ -131,6 +136,22 @@ impl Redis {
 }
 
 impl Shared {
+    /// Gives the lock back, and keeps in mind that it was.
+    async fn release_noted(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
+        let turn = self.server.turn();
+        let released = self.release(lease, then).await;
+        if matches!(released, Ok(Release::Freed)) && then == Then::Free {
+            self.note(lease.claim(), turn);
+        }
+        released
+    }
+
+    fn note(&self, claim: &Arc<Claim>, turn: u64) {
+        if let Some(releases) = &self.releases {
+            releases.add(claim, self.clock.now(), turn);
+        }
+    }
+
     /// Gives the lock back: by the short form where it is plainly ours, else by the full one.
     async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
         let claim = lease.claim();
@@ -218,10 +239,11 @@ impl Shared {
         }
     }
 
-    async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
         self.inbox.desk().forget(claim.token());
-        let link = self.commands.of(claim.key());
+        let (link, turn) = (self.commands.of(claim.key()), self.server.turn());
         Run::release(&self.keys, claim, None).on::<Freed>(link).await?;
+        self.note(claim, turn);
         if !link.may_have_strays(claim.ttl()) {
             return Ok(());
         }
@@ -338,7 +360,7 @@ impl Backend for Redis {
         lease: &'a Arc<Lease>,
         then: Then,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.release(lease, then))
+        Box::pin(self.shared.release_noted(lease, then))
     }
 
     fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
@@ -373,10 +395,15 @@ impl Backend for Redis {
             // Here, so that a blocked application does not keep us from hearing of a failover.
             self.shared.server.keep_watch_here();
             loop {
-                self.shared.clock.sleep(PING_EVERY).await;
+                let server = &self.shared.server;
+                tokio::select! {
+                    () = self.shared.clock.sleep(PING_EVERY) => {}
+                    () = server.left(server.turn()) => {}
+                }
                 // Another locker on the same client may have taken it along.
-                self.shared.server.keep_watch();
+                server.keep_watch();
                 self.shared.renewals.ping().await;
+                self.shared.release_earlier().await;
             }
         })
     }

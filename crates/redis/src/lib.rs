@@ -6,7 +6,7 @@
 //!
 //! The modules in the order in which a request passes through them:
 //! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `witness` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` (with `sentinel`) → the
-//! server, and back up: `trouble` says what went wrong. `renew`, `look`, `watch` and [`kv`], for values, are
+//! server, and back up: `trouble` says what went wrong. `renew`, `again`, `look`, `watch` and [`kv`], for values, are
 //! the other ways down.
 
 mod url;
@@ -20,6 +20,7 @@ mod calm;
 mod pace;
 mod witness;
 mod renew;
+mod again;
 mod look;
 mod watch;
 mod scripts;
