@@ -9,13 +9,7 @@ use tenure_core::backend::Loss;
 use tenure_testkit::servers::{RedisServer, SentinelSet};
 use tenure_testkit::wait::{DEADLINE, eventually, pass, within};
 
-use crate::support::{LONG, clients, cut_off_replicas, lock, locker_at, waiters};
-
-/// Whether the server takes itself for one.
-fn is_master(server: &RedisServer) -> bool {
-    let info = server.client().text(&["INFO", "replication"]).unwrap();
-    info.contains("role:master")
-}
+use crate::support::{LONG, ask, clients, cut_off_replicas, is_master, lock, locker_at, waiters};
 
 /// t38: a failover by hand, with the former master in good health: what is held stays held, who waits
 /// waits at the new master, and nobody of ours stays with the former one.
@@ -101,7 +95,7 @@ async fn t38_a_master_that_stands_still() {
     let held = a.lock("k").ttl(LONG).await.unwrap();
     let before = set.master();
     // So that it is on the replicas for sure.
-    before.client().command(&["WAIT", "2", "10000"]);
+    ask(before, &["WAIT", "2", "10000"]);
     before.pause();
     let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
     let after = tokio::task::block_in_place(|| set.wait_for_another(before.port()));

@@ -8,15 +8,8 @@ use tenure_testkit::servers::{RedisServer, SentinelSet};
 use tenure_testkit::wait::{eventually, within};
 
 use crate::support::{
-    LONG, cut_off_replicas, let_replicas_in, lock, locker_at, redis_at, waiters, whole,
+    LONG, calls, cut_off_replicas, let_replicas_in, lock, locker_at, redis_at, waiters, whole,
 };
-
-/// How many replicas have what was written last, by the server's own count.
-fn waits(server: &RedisServer) -> u64 {
-    let info = server.client().text(&["INFO", "commandstats"]).unwrap();
-    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
-}
 
 /// t08: where too few replicas have it, the lock is given back, and the error says how many do; by one
 /// attempt, by waiting for a free lock, and by waiting in the queue.
@@ -79,20 +72,33 @@ async fn pushed_grants_and_many_at_a_time() {
     let (master, held) = (set.master(), a.lock("k").ttl(LONG).await.unwrap());
     let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
     eventually("b to wait", || async { waiters(master, "k") == 1 }).await;
-    let before = waits(master);
+    let before = calls(master, "wait");
     held.release().await.unwrap();
     let next = within("b's turn", waiting).await.unwrap().unwrap();
-    assert_eq!(waits(master) - before, 1);
+    assert_eq!(calls(master, "wait") - before, 1);
     next.release().await.unwrap();
 
-    let before = waits(master);
+    let before = calls(master, "wait");
     let many: Vec<_> =
         (0..200).map(|n| tokio::spawn(a.lock(format!("k:{n}")).into_future())).collect();
     for one in many {
         within("a lock", one).await.unwrap().unwrap().release().await.unwrap();
     }
-    let shared = waits(master) - before;
+    let shared = calls(master, "wait") - before;
     assert!((1..200).contains(&shared), "{shared}");
+}
+
+/// Every grant is written once more before it is waited for: a connection that wrote nothing has nothing
+/// to wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_waited_for_is_written() {
+    let set = SentinelSet::start();
+    let a = locker_at(&format!("{}?replicas=1", set.url())).await;
+    let master = set.master();
+    for _ in 0..50 {
+        a.lock("k").ttl(LONG).await.unwrap().release().await.unwrap();
+    }
+    assert_eq!((calls(master, "pexpire"), calls(master, "wait")), (50, 50));
 }
 
 /// Without Sentinels it is the same, and the number is checked.

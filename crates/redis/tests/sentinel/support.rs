@@ -23,23 +23,56 @@ pub(crate) async fn locker_at(url: &str) -> Locker {
     Locker::new(redis_at(url).await.expect("the master can be used"))
 }
 
+/// Asks until there is an answer: a Sentinel that changes what a server is cuts all its clients.
+pub(crate) fn ask(server: &RedisServer, words: &[&str]) -> Reply {
+    let mut reply = None;
+    eventually_blocking("an answer of the server", || {
+        reply = server.try_client().and_then(|mut client| client.try_command(words)).ok();
+        reply.is_some()
+    });
+    reply.expect("waited for above")
+}
+
+fn text(server: &RedisServer, words: &[&str]) -> String {
+    match ask(server, words) {
+        Reply::Text(text) => text,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
 /// What the server keeps for the lock `key`.
 pub(crate) fn lock(server: &RedisServer, key: &str) -> Option<String> {
-    server.client().text(&["GET", &format!("tenure:lock:{key}")])
+    match ask(server, &["GET", &format!("tenure:lock:{key}")]) {
+        Reply::Text(value) => Some(value),
+        _ => None,
+    }
 }
 
 /// How many wait for `key` on the server.
 pub(crate) fn waiters(server: &RedisServer, key: &str) -> i64 {
-    match server.client().command(&["ZCARD", &format!("tenure:queue:{key}")]) {
+    match ask(server, &["ZCARD", &format!("tenure:queue:{key}")]) {
         Reply::Int(count) => count,
         other => panic!("{other:?}"),
     }
 }
 
+/// Whether the server takes itself for one.
+pub(crate) fn is_master(server: &RedisServer) -> bool {
+    text(server, &["INFO", "replication"]).contains("role:master")
+}
+
+/// How often the server was sent a command, also by scripts.
+pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
+    let (info, start) =
+        (text(server, &["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
+    let line = info.lines().find_map(|line| line.strip_prefix(&start));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
 /// How many connections of ours the server has: those of the tests and of the Sentinels speak the
 /// protocol's second version.
 pub(crate) fn clients(server: &RedisServer) -> usize {
-    let list = server.client().text(&["CLIENT", "LIST"]).unwrap();
+    let list = text(server, &["CLIENT", "LIST"]);
     list.lines().filter(|line| line.contains(" resp=3")).count()
 }
 
@@ -48,13 +81,11 @@ pub(crate) fn clients(server: &RedisServer) -> usize {
 pub(crate) fn cut_off_replicas(set: &SentinelSet) {
     let master = set.master();
     for node in set.nodes().iter().filter(|node| node.port() != master.port()) {
-        node.client().command(&["CONFIG", "SET", "masterauth", "wrong"]);
+        ask(node, &["CONFIG", "SET", "masterauth", "wrong"]);
     }
-    let mut raw = master.client();
     eventually_blocking("the replicas to be cut off", || {
-        raw.command(&["CLIENT", "KILL", "TYPE", "replica"]);
-        let info = raw.text(&["INFO", "replication"]).unwrap();
-        info.contains("connected_slaves:0")
+        ask(master, &["CLIENT", "KILL", "TYPE", "replica"]);
+        text(master, &["INFO", "replication"]).contains("connected_slaves:0")
     });
 }
 
@@ -62,11 +93,10 @@ pub(crate) fn cut_off_replicas(set: &SentinelSet) {
 pub(crate) fn let_replicas_in(set: &SentinelSet) {
     let master = set.master();
     for node in set.nodes().iter().filter(|node| node.port() != master.port()) {
-        node.client().command(&["CONFIG", "SET", "masterauth", ""]);
+        ask(node, &["CONFIG", "SET", "masterauth", ""]);
     }
-    let mut raw = master.client();
     eventually_blocking("the replicas to be back", || {
-        let info = raw.text(&["INFO", "replication"]).unwrap();
+        let info = text(master, &["INFO", "replication"]);
         info.matches("state=online").count() == set.nodes().len() - 1
     });
 }

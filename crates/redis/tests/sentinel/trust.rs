@@ -3,7 +3,7 @@
 use tenure_testkit::servers::SentinelSet;
 use tenure_testkit::wait::{eventually, within};
 
-use crate::support::{LONG, clients, lock, locker_at, redis_at, whole};
+use crate::support::{LONG, ask, clients, lock, locker_at, redis_at, whole};
 
 /// The hosts of the set, with those of another before them.
 fn joined(first: &SentinelSet, then: &SentinelSet) -> String {
@@ -28,9 +28,8 @@ async fn t38_a_sentinel_that_is_behind() {
     for sentinel in set.sentinels() {
         sentinel.kill();
     }
-    let mut raw = right.client();
     for _ in 0..5 {
-        raw.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        ask(right, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         let again = within("a lock", a.lock("other").ttl(LONG).into_future()).await.unwrap();
         assert!(lock(right, "other").is_some());
         let _ = again.release().await;
