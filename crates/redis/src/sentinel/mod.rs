@@ -20,6 +20,7 @@ mod tests;
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,8 +47,10 @@ pub(crate) struct Sentinels {
     dial: Dial,
     clock: Clock,
     known: Mutex<Known>,
-    /// Counts how often the master has changed.
-    moves: watch::Sender<u64>,
+    /// Counts how often the master has changed; read at every reply.
+    moves: AtomicU64,
+    /// The same, for those who wait for it.
+    news: watch::Sender<u64>,
 }
 
 /// What was learnt so far.
@@ -74,8 +77,8 @@ impl fmt::Debug for Sentinels {
 impl Sentinels {
     pub(crate) fn new(service: &str, addresses: &[Address], dial: Dial, clock: Clock) -> Self {
         let (service, addresses) = (service.into(), addresses.into());
-        let (known, moves) = (Mutex::default(), watch::Sender::new(0));
-        Sentinels { service, addresses, dial, clock, known, moves }
+        let (known, moves, news) = (Mutex::default(), AtomicU64::new(0), watch::Sender::new(0));
+        Sentinels { service, addresses, dial, clock, known, moves, news }
     }
 
     /// The service, and where its master was last known to be.
@@ -88,12 +91,12 @@ impl Sentinels {
 
     /// How often the master has changed, as far as is known.
     pub(crate) fn moves(&self) -> u64 {
-        *self.moves.borrow()
+        self.moves.load(Ordering::Acquire)
     }
 
     /// Tells when it changes.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.moves.subscribe()
+        self.news.subscribe()
     }
 
     /// Waits until it has changed more often than `before`.
@@ -161,7 +164,8 @@ impl Sentinels {
         tracing::info!(service = self.service, from = %before.address, to = %word.address,
             epoch = word.epoch, "another server is the master");
         // With the mutex held: whoever reads the new address reads the new count.
-        self.moves.send_modify(|moves| *moves += 1);
+        let moves = self.moves.fetch_add(1, Ordering::AcqRel) + 1;
+        self.news.send_replace(moves);
     }
 
     /// The word to go by, if it is not what is known already.
