@@ -29,6 +29,8 @@ const REDIS_PASSWORD: &str = "TENURE_REDIS_PASSWORD";
 const SYSTEM_DIR: &str = "/etc/tenure";
 /// What many deployments set already.
 const REDIS_URL: &str = "REDIS_URL";
+/// What stands before the password for Sentinels in a URL, which is not the server's.
+const SENTINEL_PASSWORD: &str = "sentinel_password=";
 /// The engine inside this process.
 const MEMORY: &str = "memory:";
 /// How long to wait before looking again for a directory that is not there.
@@ -208,7 +210,7 @@ impl Place {
     /// nothing at all does, and no more than a sign of one where a password would have to be shown.
     pub(crate) fn option(&self) -> Option<String> {
         match &self.source {
-            Source::Flag if self.password().is_some() => Some("-u …".into()),
+            Source::Flag if self.shown() != self.url => Some("-u …".into()),
             Source::Flag => Some(format!("-u {}", shell_word(&self.url))),
             Source::File(path) => {
                 Some(format!("--url-file {}", shell_word(&path.to_string_lossy())))
@@ -223,12 +225,29 @@ impl Place {
         Trouble { chain: self.scrub(&trouble.chain), ..trouble }
     }
 
-    /// The URL with its password left out.
+    /// The URL with its passwords left out.
     pub(crate) fn shown(&self) -> String {
-        match self.password() {
-            Some((start, end)) => format!("{}***{}", &self.url[..start], &self.url[end..]),
-            None => self.url.clone(),
+        let mut hidden: Vec<_> =
+            [self.password(), self.sentinel_password()].into_iter().flatten().collect();
+        // They overlap where one has an `@` that its author did not encode.
+        if let [(start, middle), (from, end)] = hidden[..]
+            && middle > from
+        {
+            hidden = vec![(start.min(from), middle.max(end))];
         }
+        let mut shown = self.url.clone();
+        // The last first: what stands before it stays where it was.
+        for (start, end) in hidden.into_iter().rev() {
+            shown.replace_range(start..end, "***");
+        }
+        shown
+    }
+
+    /// Where in the URL the password for Sentinels is.
+    fn sentinel_password(&self) -> Option<(usize, usize)> {
+        let start = self.url.rfind(SENTINEL_PASSWORD)? + SENTINEL_PASSWORD.len();
+        let end = self.url[start..].find(['&', '#']).map_or(self.url.len(), |at| start + at);
+        (start < end).then_some((start, end))
     }
 
     /// Some text about this place with its password left out.
@@ -408,6 +427,7 @@ mod tests {
         assert_eq!(place("file:/var/lock").option().unwrap(), "-u file:/var/lock");
         assert_eq!(place("file:/a b").option().unwrap(), "-u 'file:/a b'");
         assert_eq!(place("redis://:s3cret@h").option().unwrap(), "-u …");
+        assert_eq!(place("redis+sentinel://a/s?sentinel_password=x").option().unwrap(), "-u …");
         let file = Place { source: Source::File("a b".into()), ..place("redis://:s3cret@h") };
         assert_eq!(file.option().unwrap(), "--url-file 'a b'");
         assert_eq!(Place { source: Source::Variable(URL), ..place("file:x") }.option(), None);
@@ -421,6 +441,15 @@ mod tests {
             ("rediss://me:s3cret@host", "rediss://me:***@host"),
             ("redis://me:p@ss/w:rd@host", "redis://me:***@host"),
             ("redis://host:6379", "redis://host:6379"),
+            (
+                "redis+sentinel://a,b/s?sentinel_password=s3cret",
+                "redis+sentinel://a,b/s?sentinel_password=***",
+            ),
+            ("redis+sentinel://a:1/s?sentinel_password=s3@cret", "redis+sentinel://a:***"),
+            (
+                "redis+sentinel://:pw@a/s?sentinel_password=s3cret&replicas=1",
+                "redis+sentinel://:***@a/s?sentinel_password=***&replicas=1",
+            ),
             ("file:/var/lock", "file:/var/lock"),
         ];
         for (url, shown) in cases {

@@ -50,6 +50,10 @@ impl Releases {
     /// Takes those of an earlier turn whose locks may still stand.
     fn take(&self, now: Time, turn: u64) -> Vec<Done> {
         let mut list = self.list();
+        // Those of earlier turns stand first.
+        if list.front().is_none_or(|done| done.turn == turn) {
+            return Vec::new();
+        }
         let (rest, earlier) = list.drain(..).partition(|done: &Done| done.turn == turn);
         *list = rest;
         let stands = |done: &Done| now < done.at.after(done.claim.ttl());
