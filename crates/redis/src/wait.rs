@@ -119,7 +119,7 @@ impl Shared {
     async fn wait_for_all(
         &self,
         witness: &Witness,
-        claim: &Claim,
+        claim: &Arc<Claim>,
         mut taken: Option<Grant>,
     ) -> Result<Grant, Fault> {
         loop {
@@ -149,7 +149,10 @@ impl Shared {
         // Before sending: it is renewed after this.
         let from = self.clock.now();
         let trouble = match witness.see(run, claim.ttl()).await {
-            Ok(()) => return Ok(self::grant(claim, from, grant.fence, grant.contended)),
+            Ok(()) => {
+                let term = Term::Lease { from, ttl: claim.ttl() };
+                return Ok(Grant::new(grant.fence, term).contended(grant.contended));
+            }
             Err(trouble) => trouble,
         };
         if trouble.cause() == Cause::TooFew {
@@ -269,7 +272,7 @@ impl Shared {
     /// `from` was read before the request left: the server's ttl starts somewhere between then and the
     /// reply, so counting from there can only make our view too short.
     fn grant(&self, claim: &Claim, from: Time, fence: u64, contended: bool) -> Grant {
-        self.pace.note(self.server.address(), &self.clock, from, fence);
+        self.pace.note(self.server.target(), &self.clock, from, fence);
         Grant::new(fence, Term::Lease { from, ttl: claim.ttl() }).contended(contended)
     }
 

@@ -67,6 +67,13 @@ impl fmt::Debug for Target {
     }
 }
 
+/// Where the server is.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live").field("run_id", &self.run_id).finish_non_exhaustive()
