@@ -82,7 +82,7 @@ impl Server {
     /// or on the one where it runs already.
     pub(crate) fn keep_watch(&self) {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if !watch.as_ref().is_some_and(|task| !task.is_finished()) {
+        if watch.as_ref().is_none_or(|task| task.is_finished()) {
             *watch = self.spawn_watch();
         }
     }
