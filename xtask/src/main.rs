@@ -14,8 +14,8 @@ cargo xtask COMMAND
   test [--times N]   install what the tests need, then every check and every test (N times the tests)
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
-  model [--large]    every state of the queue protocol, within bounds
-  torture [--backend redis|sentinel|etcd] [--seed N] [--secs S] [--brisk] [keep|stall|destroy]
+  model [--large]    every state of the queue protocol and of a quorum, within bounds
+  torture [--backend redis|sentinel|quorum|etcd] [--seed N] [--secs S] [--brisk] [keep|stall|destroy]
                      processes fight for locks under random faults; the judge's figures
 ";
 

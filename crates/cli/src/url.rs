@@ -377,7 +377,8 @@ mod tests {
         let shown = path.to_str().unwrap();
         let file = Everywhere { url_file: Some(path.clone()), ..flags(None) };
         let unknown = "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR`, \
-                       `redis://HOST` or `etcd://HOST`";
+                       `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
+                       `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`";
         let zookeeper = "zookeeper://:s3cret@h";
         fs::write(&path, zookeeper).unwrap();
         assert_eq!(refused(&flags(Some(zookeeper)), &[]), unknown);

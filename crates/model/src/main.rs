@@ -7,8 +7,11 @@
 
 use std::process::ExitCode;
 
+use tenure_model::quorum::{self, QuorumBug};
 use tenure_model::shared::{SharedBug, SharedOwners};
-use tenure_model::{Bug, Outcome, explore, explore_shared, find, runs};
+use tenure_model::{
+    Bug, Outcome, explore, explore_quorum, explore_shared, find, find_quorum, runs,
+};
 
 fn main() -> ExitCode {
     let large = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
@@ -32,6 +35,10 @@ fn correct(large: bool) -> bool {
     for setup in runs::SUITE.iter().chain(more) {
         sound &= !line(setup.name, &explore(setup.clone()));
     }
+    let more = if large { &quorum::LARGE[..] } else { &[] };
+    for quorum in quorum::SUITE.iter().chain(more) {
+        sound &= !line(quorum.name, &explore_quorum(quorum.clone()));
+    }
     sound
 }
 
@@ -41,6 +48,10 @@ fn bugs() -> bool {
     for bug in Bug::ALL {
         let (setup, rules) = runs::trap(bug);
         sound &= line(&format!("bug: {bug:?}"), &find(setup, rules));
+    }
+    for bug in QuorumBug::ALL {
+        let (quorum, rules) = quorum::trap(bug);
+        sound &= line(&format!("bug: quorum, {bug:?}"), &find_quorum(quorum, rules));
     }
     for bug in SharedBug::ALL {
         let shared = SharedOwners { claims: 1, faults: 1, bug: Some(bug) };

@@ -1,6 +1,6 @@
 //! Running a model.
 //!
-//! In: a [`Setup`] or a [`SharedOwners`]. Out: an [`Outcome`]: how much was explored, and the
+//! In: a [`Setup`], a [`SharedOwners`] or a [`Quorum`]. Out: an [`Outcome`]: how much was explored, and the
 //! rules that were found to break.
 
 use std::fmt::Debug;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use stateright::{Checker, CheckerBuilder, HasDiscoveries, Model};
 
 use crate::model::Protocol;
+use crate::quorum::Quorum;
 use crate::setup::Setup;
 use crate::shared::SharedOwners;
 use crate::symmetry;
@@ -53,6 +54,19 @@ pub fn find(setup: Setup, rules: &[&'static str]) -> Outcome {
 /// Visits every state of the model of shared owners.
 pub fn explore_shared(model: SharedOwners) -> Outcome {
     outcome(|| checker(model, HasDiscoveries::Any).spawn_bfs().join())
+}
+
+/// Visits every state of the model of a quorum.
+pub fn explore_quorum(quorum: Quorum) -> Outcome {
+    outcome(|| checker(quorum, HasDiscoveries::Any).spawn_dfs().join())
+}
+
+/// Looks for a short way to break one of `rules` there.
+pub fn find_quorum(quorum: Quorum, rules: &[&'static str]) -> Outcome {
+    let found = HasDiscoveries::AnyOf(rules.iter().copied().collect());
+    let mut outcome = outcome(|| checker(quorum, found).spawn_bfs().join());
+    outcome.broken.retain(|(rule, _)| rules.contains(rule));
+    outcome
 }
 
 fn checker<M>(model: M, until: HasDiscoveries) -> CheckerBuilder<M>

@@ -33,9 +33,9 @@ use crate::witness::Witness;
 
 /// How often the connection for renewals is asked for a sign of life. One that is silently dead
 /// costs a renewal its response time-out, and is found out here before that.
-const PING_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(1);
 /// What an operator says is cut here, in characters: it is kept on the server for a while.
-const BY_MAX: usize = 200;
+pub(crate) const BY_MAX: usize = 200;
 /// Why a forked child cannot use what its parent opened.
 const FORKED: &str = "the client was made by the process that forked this one";
 
@@ -289,7 +289,7 @@ impl Shared {
     }
 
     /// A forked child has its parent's sockets, and would be told its parent's turns.
-    fn refuse_forked(&self) -> Result<(), Fault> {
+    pub(crate) fn refuse_forked(&self) -> Result<(), Fault> {
         match std::process::id() == self.pid {
             true => Ok(()),
             false => Err(Fault::new(FaultKind::Invalid, FORKED)),

@@ -42,6 +42,9 @@ pub const POOL_SIZE_MAX: usize = 64;
 /// endless refusal.
 const REPLICAS_MAX: usize = 64;
 
+/// How long a quorum's node must have run before its vote counts: the default ttl.
+pub const QUARANTINE_DEFAULT: Duration = Duration::from_secs(30);
+
 /// The bounds of both time-outs. The engine gives up on any call after ten seconds.
 pub(crate) const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(4);
@@ -59,6 +62,7 @@ pub struct Builder {
     debug: bool,
     replicas: Option<usize>,
     sentinel_login: Option<(Option<String>, String)>,
+    quarantine: Option<Duration>,
 }
 
 /// Without the URL, which may hold a password, and without keys.
@@ -80,6 +84,7 @@ impl Builder {
             debug: false,
             replicas: None,
             sentinel_login: None,
+            quarantine: Some(QUARANTINE_DEFAULT),
         }
     }
 
@@ -161,6 +166,22 @@ impl Builder {
         self
     }
 
+    /// How long a quorum's node must have run before its vote counts: it may have restarted and
+    /// forgotten a lock, which must have ended by then. 30 s unless said otherwise, and never less than
+    /// the ttl that is asked for. Say the longest ttl that any process uses there, if that is more.
+    pub fn quarantine(mut self, longest_ttl: Duration) -> Self {
+        self.quarantine = Some(longest_ttl);
+        self
+    }
+
+    /// Counts the vote of a quorum's node however lately it started. Only for nodes that keep every
+    /// write through a restart (`appendfsync always`), or that nobody has used yet: one that forgot a
+    /// lock would grant it again. `?restarted=trusted` in the URL says the same.
+    pub fn trust_restarted(mut self) -> Self {
+        self.quarantine = None;
+        self
+    }
+
     /// Connects, and checks that the server can keep locks.
     ///
     /// # Errors
@@ -200,18 +221,16 @@ impl Builder {
     ///
     /// Those of [`connect_later`](Self::connect_later).
     pub fn client_later(self) -> Result<Client, Error> {
-        let pool_size = self.validate()?;
-        let place = Place::parse(&self.url)?;
-        let target = self.target(&place)?;
-        let replicas = self.wanted_replicas(&place)?;
-        let id = Token::random().map_err(|error| {
-            Error::invalid(format!("the system gives no random numbers: {error}"))
-        })?;
-        let (keys, author) = (Keys::new(&self.prefix), Author::new(id));
-        Ok(Client::new(target, pool_size, keys, author, self.debug, replicas))
+        self.client_at(&Place::parse(&self.url)?, &author()?)
     }
 
-    fn wanted_replicas(&self, place: &Place) -> Result<Option<NonZeroUsize>, Error> {
+    pub(crate) fn client_at(&self, place: &Place, author: &Author) -> Result<Client, Error> {
+        let (pool_size, target) = (self.validate()?, self.target(place)?);
+        let (keys, replicas) = (Keys::new(&self.prefix), self.wanted_replicas(place)?);
+        Ok(Client::new(target, pool_size, keys, author.clone(), self.debug, replicas))
+    }
+
+    pub(crate) fn wanted_replicas(&self, place: &Place) -> Result<Option<NonZeroUsize>, Error> {
         let count = self.replicas.or(place.replicas()).unwrap_or(0);
         match count <= REPLICAS_MAX {
             true => Ok(NonZeroUsize::new(count)),
@@ -219,6 +238,14 @@ impl Builder {
                 "replicas ({count}) must be between 0 and {REPLICAS_MAX}"
             ))),
         }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn quarantine_of_nodes(&self) -> Option<Duration> {
+        self.quarantine
     }
 
     fn target(&self, place: &Place) -> Result<Target, Error> {
@@ -277,6 +304,13 @@ impl Builder {
             Error::invalid(format!("pool_size ({size}) must be between 1 and {POOL_SIZE_MAX}"))
         })
     }
+}
+
+/// This process under an id of its own.
+pub(crate) fn author() -> Result<Author, Error> {
+    let id = Token::random();
+    id.map(Author::new)
+        .map_err(|error| Error::invalid(format!("the system gives no random numbers: {error}")))
 }
 
 fn bounded(name: &str, timeout: Duration) -> Result<(), Error> {

@@ -10,6 +10,13 @@ pub(crate) fn jittered(around: Duration) -> Duration {
     around.mul_f64(0.75 + f64::from(byte) / 512.0)
 }
 
+/// Anything up to `longest`.
+pub(crate) fn up_to(longest: Duration) -> Duration {
+    let bytes = RandomState::new().hash_one(()).to_le_bytes();
+    let random = u16::from_le_bytes([bytes[0], bytes[1]]);
+    longest.mul_f64(f64::from(random) / f64::from(u16::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

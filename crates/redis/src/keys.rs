@@ -117,7 +117,7 @@ impl Keys {
         self.add_lock(key, words);
         words.add(&self.fence);
         self.add_queue(key, words);
-        words.add_parts(&[&self.beats, key.as_str()]);
+        self.add_beats(key, words);
         self.add_holders(key, words);
     }
 
@@ -127,6 +127,10 @@ impl Keys {
 
     pub(crate) fn add_queue(&self, key: &Key, words: &mut Words) {
         words.add_parts(&[&self.queues, key.as_str()]);
+    }
+
+    pub(crate) fn add_beats(&self, key: &Key, words: &mut Words) {
+        words.add_parts(&[&self.beats, key.as_str()]);
     }
 
     pub(crate) fn add_holders(&self, key: &Key, words: &mut Words) {

@@ -1,5 +1,5 @@
-//! Locks on one Redis or Valkey server, 6.2 or later, or on the master that Sentinels name, and a
-//! client for values there.
+//! Locks on one Redis or Valkey server, 6.2 or later, on the master that Sentinels name, or on a
+//! [`Quorum`] of servers; and a client for values there.
 //!
 //! Applications use the crate `tenure` and say `tenure::connect("redis://host")`; this crate is for
 //! what a URL cannot say: [`Redis::builder`]. The verbs of a [`Client`] are those of [`KvExt`].
@@ -8,6 +8,7 @@
 //! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `witness` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` (with `sentinel`) → the
 //! server, and back up: `trouble` says what went wrong. `renew`, `again`, `look`, `watch` and [`kv`], for values, are
 //! the other ways down.
+//! `quorum` asks many such servers at a time.
 
 mod url;
 mod tls;
@@ -29,13 +30,15 @@ mod value;
 mod inbox;
 mod link;
 mod sentinel;
+mod quorum;
 mod trouble;
 mod jitter;
 
 pub use backend::Redis;
 pub use builder::{
     Builder, CONNECT_TIMEOUT_DEFAULT, POOL_SIZE_DEFAULT, POOL_SIZE_MAX, PREFIX_DEFAULT, PREFIX_MAX,
-    RESPONSE_TIMEOUT_DEFAULT,
+    QUARANTINE_DEFAULT, RESPONSE_TIMEOUT_DEFAULT,
 };
 pub use client::Client;
 pub use kv::{Kv, KvExt};
+pub use quorum::{NODES_MAX, Quorum};

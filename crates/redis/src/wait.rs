@@ -30,16 +30,16 @@ use crate::value::Said;
 use crate::witness::{self, Witness};
 
 /// How many more intervals than one connect time-out an unreachable server is waited for.
-const RETRIES_WHILE_DOWN: u32 = 5;
+pub(crate) const RETRIES_WHILE_DOWN: u32 = 5;
 /// How long after the end of a lease to ask: the server drops it in the next whole millisecond.
-const AFTER_END: Duration = Duration::from_millis(2);
+pub(crate) const AFTER_END: Duration = Duration::from_millis(2);
 /// Those who are not next ask a little later: the first to ask makes the server pass the lock on.
 const AFTER_THE_NEXT: Duration = Duration::from_millis(20);
 /// How often one that waits says that it is alive, at the least.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// For how many heartbeats it is believed: one may be late, one may be lost. And for long enough to
 /// find out that one was lost, which takes the response time-out.
-const HEARTBEATS_GOOD: u32 = 3;
+pub(crate) const HEARTBEATS_GOOD: u32 = 3;
 
 /// A heartbeat that was answered with "you wait": when it was sent, and what it proves.
 #[derive(Clone, Copy)]
@@ -89,7 +89,7 @@ impl Shared {
             Asked::Held { value, left } | Asked::Queued { value, left, .. } => {
                 Ok(Attempt::Held(Box::new(Said::parse(&value).holder(Some(left)))))
             }
-            refused => Err(self.refused(claim, &refused)),
+            refused => Err(self.refused(claim, &refused).into()),
         }
     }
 
@@ -227,7 +227,7 @@ impl Shared {
                 claim.saw(Sight::of(Said::parse(&value).holder(Some(left)), None));
                 Ok(Asking::Wait(jittered(claim.retry_interval()).min(left + AFTER_END), None))
             }
-            refused => Err(Stop::Fault(self.refused(claim, &refused))),
+            refused => Err(Stop::Fault(self.refused(claim, &refused).into())),
         }
     }
 
@@ -277,7 +277,7 @@ impl Shared {
     }
 
     /// Why there will be no grant.
-    fn refused(&self, claim: &Claim, asked: &Asked) -> Fault {
+    pub(crate) fn refused(&self, claim: &Claim, asked: &Asked) -> Trouble {
         match asked {
             Asked::WrongType(key) => self.refusal(format!("the key `{key}` is not a string")),
             Asked::Corrupt(count) => {
@@ -291,8 +291,8 @@ impl Shared {
         }
     }
 
-    fn refusal(&self, what: String) -> Fault {
-        self.server.trouble(Cause::Refused, what).into()
+    fn refusal(&self, what: String) -> Trouble {
+        self.server.trouble(Cause::Refused, what)
     }
 
     /// Notes what keeps us from asking; the pause until it may have passed, if it may at all.

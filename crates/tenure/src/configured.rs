@@ -95,7 +95,7 @@ impl Driver {
             Driver::Memory => url.starts_with("memory:"),
             Driver::File => url.starts_with("file:"),
             #[cfg(feature = "redis")]
-            Driver::Redis => crate::connect::is_redis(url),
+            Driver::Redis => crate::connect::is_redis(url) || crate::connect::is_quorum(url),
             #[cfg(feature = "etcd")]
             Driver::Etcd => crate::connect::is_etcd(url),
         }
@@ -345,6 +345,11 @@ impl Config {
             let redis = self.redis_at(&url)?.connect().await?;
             return self.told(Locker::builder(redis)).build();
         }
+        #[cfg(feature = "redis")]
+        if crate::connect::is_quorum(&url) {
+            let quorum = self.redis_at(&url)?.quorum().await?;
+            return self.told(Locker::builder(quorum)).build();
+        }
         #[cfg(feature = "etcd")]
         if crate::connect::is_etcd(&url) {
             let etcd = self.etcd_at(&url)?.connect().await?;
@@ -365,6 +370,11 @@ impl Config {
         if crate::connect::is_redis(&url) {
             let redis = self.redis_at(&url)?.connect_later()?;
             return self.told(Locker::builder(redis)).build();
+        }
+        #[cfg(feature = "redis")]
+        if crate::connect::is_quorum(&url) {
+            let quorum = self.redis_at(&url)?.quorum_later()?;
+            return self.told(Locker::builder(quorum)).build();
         }
         #[cfg(feature = "etcd")]
         if crate::connect::is_etcd(&url) {

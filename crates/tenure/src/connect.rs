@@ -12,6 +12,7 @@ use crate::configured::Config;
 /// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
 /// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
 /// | `redis+sentinel://[user:password@]host[:port][,host…]/service[/db]` | the same on the master that Sentinels name, also after a failover; `redis-sentinel://` and `rediss+sentinel://` alike |
+/// | `redis+quorum://[user:password@]host[:port],host[:port],host[:port][/db]` | across machines, by the majority of an odd number of independent Redis servers (feature `redis`); `rediss+quorum://` is the same with TLS, and `?restarted=trusted` counts nodes that have just started |
 /// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster (feature `etcd`); `etcds://` is the same with TLS; what it does not say is taken from the variables that `etcdctl` reads |
 ///
 /// # Errors
@@ -54,8 +55,14 @@ pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
 
 /// The forms of URL that are understood, for messages.
 const EXPECTED: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
-    (true, true) => "expected `memory:`, `file:DIR`, `redis://HOST` or `etcd://HOST`",
-    (true, false) => "expected `memory:`, `file:DIR` or `redis://HOST`",
+    (true, true) => {
+        "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
+         `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`"
+    }
+    (true, false) => {
+        "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE` or \
+         `redis+quorum://HOST,HOST,HOST`"
+    }
     (false, true) => "expected `memory:`, `file:DIR` or `etcd://HOST`",
     (false, false) => "expected `memory:` or `file:DIR`",
 };
@@ -73,6 +80,12 @@ pub(crate) fn is_redis(url: &str) -> bool {
     let known =
         |found| SCHEMES.iter().any(|scheme| FORMS.iter().any(|form| is(found, scheme, form)));
     url.split_once(':').is_some_and(|(scheme, _)| known(scheme))
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn is_quorum(url: &str) -> bool {
+    const SCHEMES: [&str; 4] = ["redis+quorum", "rediss+quorum", "valkey+quorum", "valkeys+quorum"];
+    url.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
 }
 
 /// Those inside this program.
@@ -160,6 +173,16 @@ mod tests {
             assert!(refused.starts_with("invalid etcd url: "), "{refused}");
             assert!(!refused.contains("hunter2"), "{refused}");
         }
+    }
+
+    /// t61, t66: so is the URL of a quorum.
+    #[cfg(feature = "redis")]
+    #[test]
+    fn t61_quorum_urls_go_to_the_quorum() {
+        assert!(open("redis+quorum://:hunter2@a,b,c").is_ok());
+        let even = refused("redis+quorum://:hunter2@a,b,c,d");
+        assert!(even.starts_with("invalid quorum url: it has 4 nodes"), "{even}");
+        assert!(!even.contains("hunter2"), "{even}");
     }
 
     /// The same name is the same space, another name another.

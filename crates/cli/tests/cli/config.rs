@@ -98,7 +98,8 @@ fn refusals_name_the_field() {
     assert_eq!(
         refused("[lock]\nurl = 'zookeeper://:hunter2@h'\n"),
         "tenure: error: `lock.url` in `tenure.toml`: unknown engine `zookeeper:` in url, expected `memory:`, \
-         `file:DIR`, `redis://HOST` or `etcd://HOST`\n"
+         `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
+         `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`\n"
     );
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, Value};
+use tenure_core::time::Time;
 use tokio::task::AbortHandle;
 
 use super::calls::Calls;
@@ -55,6 +56,9 @@ pub(crate) struct Live {
     turn: u64,
     /// How often the master had changed when this one was found.
     moves: u64,
+    /// How long it had run when it was asked, and so since when at the latest.
+    uptime: Duration,
+    up_since: Time,
     client_id: Option<i64>,
     flags: bool,
     stray: bool,
@@ -175,6 +179,7 @@ impl Dial {
         live.run_id = facts.field("run_id").unwrap_or_default().into();
         live.flags = facts.version() >= Some(VERSION_WITH_FLAGS);
         live.client_id = facts.client_id;
+        live.uptime = facts.uptime();
         live.stray = live.replace(old).await;
         Ok(live)
     }
@@ -182,10 +187,24 @@ impl Dial {
 
 impl Live {
     fn unchecked(connection: MultiplexedConnection, driver: AbortHandle) -> Self {
-        let (run_id, turn, moves, client_id, flags, stray) = Default::default();
+        let (run_id, turn, moves, uptime, client_id, flags, stray) = Default::default();
+        let up_since = Time::from_nanos(0);
         let (calls, carrier) = Calls::new(connection.clone());
         let carrier = tokio::spawn(carrier).abort_handle();
-        Live { connection, calls, driver, carrier, run_id, turn, moves, client_id, flags, stray }
+        Live {
+            connection,
+            calls,
+            driver,
+            carrier,
+            run_id,
+            turn,
+            moves,
+            uptime,
+            up_since,
+            client_id,
+            flags,
+            stray,
+        }
     }
 
     /// Has the server close the connection before this one. Whether that one may still act.
@@ -212,7 +231,7 @@ impl Live {
         &self.calls
     }
 
-    pub(super) fn run_id(&self) -> &str {
+    pub(crate) fn run_id(&self) -> &str {
         &self.run_id
     }
 
@@ -230,8 +249,14 @@ impl Live {
         self
     }
 
-    pub(super) fn of_turn(mut self, turn: u64) -> Self {
-        self.turn = turn;
+    /// Since when the server has run, at the latest.
+    pub(crate) fn up_since(&self) -> Time {
+        self.up_since
+    }
+
+    /// `now` is after the server said how long it had run.
+    pub(super) fn of_turn(mut self, turn: u64, now: Time) -> Self {
+        (self.turn, self.up_since) = (turn, now.before(self.uptime));
         self
     }
 
@@ -301,6 +326,12 @@ impl Facts {
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// How long it has run, at the least: it counts whole seconds of its clock, not of its life.
+    fn uptime(&self) -> Duration {
+        let seconds = self.field("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
+        Duration::from_secs(seconds.unwrap_or(0_u64).saturating_sub(1))
     }
 
     fn version(&self) -> Option<(u32, u32)> {

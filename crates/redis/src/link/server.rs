@@ -160,7 +160,7 @@ impl Server {
             tracing::debug!(address = %self.shown(), moved, "reconnected");
             self.tell(Notice::Reconnected);
         }
-        Ok(live.of_turn(turn))
+        Ok(live.of_turn(turn, self.clock.now()))
     }
 
     /// The turn in which the server is `run_id`, and whether that is a move.

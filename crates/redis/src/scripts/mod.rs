@@ -35,12 +35,17 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    fn new(header: &str, keys: &'static str, text: &str) -> Self {
+    pub(crate) fn new(header: &str, keys: &'static str, text: &str) -> Self {
         let text =
             PARTS.iter().fold(text.to_owned(), |text, (line, part)| text.replace(line, part));
         let flagged_text = format!("{header}\n{text}");
         let (plain, flagged) = (Script::new(&text), Script::new(&flagged_text));
         Form { plain, flagged, text, flagged_text, keys }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn text_plain(&self) -> &str {
+        &self.text
     }
 
     fn text(&self, live: &Live) -> &str {
@@ -57,9 +62,9 @@ const PARTS: [(&str, &str); 3] = [
 ];
 
 /// Refused up front by a full server, and by a replica.
-const STRICT: &str = "#!lua";
+pub(crate) const STRICT: &str = "#!lua";
 /// What gives memory back, or keeps what is there, must work on a full server.
-const ALWAYS: &str = "#!lua flags=allow-oom";
+pub(crate) const ALWAYS: &str = "#!lua flags=allow-oom";
 
 // The first two do the usual, cheaply, and leave the rest to the two after them.
 static TAKE: LazyLock<Form> = LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")));
@@ -83,7 +88,7 @@ pub(crate) enum How {
 }
 
 impl How {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             How::Not => "",
             How::Told(_) => "push",
@@ -91,7 +96,7 @@ impl How {
         }
     }
 
-    fn good(self) -> Duration {
+    pub(crate) fn good(self) -> Duration {
         match self {
             How::Not => Duration::ZERO,
             How::Told(good) | How::Asks(good) => good,
@@ -201,7 +206,7 @@ impl Run {
         Self::of(&FORCE, token, words)
     }
 
-    fn of(form: &'static Form, token: Token, words: Words) -> Self {
+    pub(crate) fn of(form: &'static Form, token: Token, words: Words) -> Self {
         Run { form: Some(form), token, command: words.command() }
     }
 
@@ -224,11 +229,20 @@ impl Run {
     /// Runs it, and reads the answer.
     pub(crate) async fn on<A: Answer>(&self, link: &Link) -> Result<A, Trouble> {
         let live = link.live().await?;
-        match link.call(&live, self.by_hash(&live)).await {
+        self.on_live(link, &live).await
+    }
+
+    /// The same on a connection that was looked at before.
+    pub(crate) async fn on_live<A: Answer>(
+        &self,
+        link: &Link,
+        live: &Arc<Live>,
+    ) -> Result<A, Trouble> {
+        match link.call(live, self.by_hash(live)).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => {
-                Box::pin(self.anew(link, &live)).await
+                Box::pin(self.anew(link, live)).await
             }
-            reply => self.read(link, &live, reply?),
+            reply => self.read(link, live, reply?),
         }
     }
 
@@ -245,7 +259,7 @@ impl Run {
     }
 }
 
-fn begin(form: &Form) -> Words {
+pub(crate) fn begin(form: &Form) -> Words {
     Words::new(&["EVALSHA", form.flagged.get_hash(), form.keys])
 }
 
@@ -318,7 +332,7 @@ async fn heal(
 }
 
 /// Whole milliseconds, rounded up: a ttl is never shorter than what we count with.
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 

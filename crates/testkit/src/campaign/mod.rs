@@ -15,9 +15,11 @@
 //! | `arena.rs` | what a backend brings |
 //! | `redis.rs` | one Redis server behind a proxy |
 //! | `sentinel.rs` | a master, its replicas and their Sentinels |
+//! | `quorum.rs` | five Redis servers, each behind a proxy |
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
 //! | `field.rs` | the contenders |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
+//! | `pauses.rs` | how long faults kept everybody from getting anything |
 //! | `outcome.rs` | figures |
 
 mod arena;
@@ -25,6 +27,8 @@ mod etcd;
 mod field;
 mod orphans;
 mod outcome;
+mod pauses;
+mod quorum;
 mod redis;
 mod sentinel;
 
@@ -32,6 +36,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use tenure_core::time::Clock;
 
 use crate::dice::Dice;
 use crate::history::{self, Event, History};
@@ -42,11 +48,14 @@ pub use arena::{Arena, Elsewhere, Fault, Strike};
 pub use etcd::EtcdArena;
 pub use orphans::Orphans;
 pub use outcome::{Outcome, Promise};
+pub use pauses::Pauses;
+pub use quorum::QuorumArena;
 pub use redis::RedisArena;
 pub use sentinel::SentinelArena;
 
 use field::Field;
 use orphans::Watch;
+use pauses::{Blow, pauses};
 
 /// How fast an engine can go.
 #[derive(Clone, Debug)]
@@ -74,6 +83,15 @@ impl Pace {
             pause: [20, 400].map(Duration::from_millis),
             pause_brisk: [200, 4_000].map(Duration::from_millis),
             lingers: false,
+        }
+    }
+
+    /// For one whose servers are not trusted for a while after a start.
+    pub fn quarantined() -> Self {
+        Pace {
+            little: Duration::from_secs(8),
+            pause: [200, 4_000].map(Duration::from_millis),
+            ..Self::fast()
         }
     }
 
@@ -184,7 +202,7 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
     let over = AtomicBool::new(false);
     let end = Instant::now() + plan.time;
     let mut server_dice = Dice::new(dice.roll());
-    let (counts, reached, leftovers) = std::thread::scope(|scope| {
+    let (blows, counts, reached, leftovers) = std::thread::scope(|scope| {
         let _over = Ending(&over);
         scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
         let striking = scope.spawn(|| {
@@ -192,13 +210,14 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
             strike_until(end, faults, arena, plan, &mut strike)
         });
         let mut counts = field.strike_until(end, plan.contenders, &mut dice);
-        counts.extend(striking.join().expect("the faults can be made"));
+        let blows = striking.join().expect("the faults can be made");
+        blows.iter().for_each(|blow| *counts.entry(blow.name).or_default() += 1);
         arena.heal();
         let reached = field.all_move_again(plan.pace.patience());
         field.end();
-        (counts, reached, leftovers(arena, plan))
+        (blows, counts, reached, leftovers(arena, plan))
     });
-    outcome(plan, &field, counts, reached, leftovers, &watch)
+    outcome(plan, &field, (&blows, counts), (reached, leftovers), &watch)
 }
 
 /// Ends the watch, also when something unexpected ends the campaign.
@@ -213,13 +232,13 @@ impl Drop for Ending<'_> {
 fn outcome(
     plan: &Plan,
     field: &Field,
-    faults: Counts,
-    reached: Vec<Reached>,
-    leftovers: Vec<String>,
+    (blows, faults): (&[Blow], Counts),
+    (reached, leftovers): (Vec<Reached>, Vec<String>),
     watch: &Watch,
 ) -> Outcome {
     let history = history::read_dir(&field.histories()).expect("the histories can be read");
     let (orphans, hand_overs) = (watch.orphans(&history), hand_overs(&history));
+    let pauses = pauses(blows, &history);
     let recovered = reached.iter().filter_map(|fact| fact.after).max();
     let verdict = Judge::new(history).register(field.tally()).reached(reached).verdict();
     Outcome {
@@ -228,6 +247,7 @@ fn outcome(
         promise: plan.promise,
         pace: plan.pace.clone(),
         faults,
+        pauses,
         verdict,
         hand_overs,
         recovered,
@@ -254,15 +274,15 @@ fn strike_until<A: Arena>(
     arena: &A,
     plan: &Plan,
     strike: &mut Strike<'_>,
-) -> Counts {
-    let mut counts = Counts::new();
+) -> Vec<Blow> {
+    let (clock, mut blows) = (Clock::system(), Vec::new());
     while Instant::now() < end && !faults.is_empty() {
         pass(plan.pause(strike.dice));
         let fault = strike.dice.pick(faults);
+        blows.push(Blow { name: fault.name(), at: clock.now().as_nanos() });
         fault.strike(arena, strike);
-        *counts.entry(fault.name()).or_default() += 1;
     }
-    counts
+    blows
 }
 
 /// What the server still keeps after the longest ttl, with everybody gone.

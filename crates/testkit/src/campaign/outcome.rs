@@ -1,9 +1,11 @@
 //! What a campaign came to, in figures that can be published.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use super::orphans::Orphans;
+use super::pauses::Pauses;
 use super::{Counts, Pace};
 use crate::judge::Verdict;
 
@@ -31,6 +33,8 @@ pub struct Outcome {
     pub pace: Pace,
     /// How often each fault struck.
     pub faults: Counts,
+    /// How long each kind of fault of servers and networks kept everybody from getting anything.
+    pub pauses: BTreeMap<&'static str, Pauses>,
     /// The judge's.
     pub verdict: Verdict,
     /// How often a key went from one process to another.
@@ -95,6 +99,13 @@ impl fmt::Display for Outcome {
         let mut listed = faults.iter().map(|(name, count)| format!(" {name} {count}"));
         write!(f, "{}", listed.next().unwrap_or_default())?;
         listed.try_for_each(|one| write!(f, ",{one}"))?;
+        self.pauses.iter().try_for_each(|(name, pauses)| {
+            let (median, longest) = (pauses.median(), pauses.longest());
+            write!(
+                f,
+                "\nnobody was granted anything for {median:.1?}, at most {longest:.1?}: {name}"
+            )
+        })?;
         write!(f, "\n{} hand-overs between processes", self.hand_overs)?;
         write!(f, "\n{verdict}")?;
         if let Some(recovered) = self.recovered {

@@ -164,6 +164,20 @@ impl RedisServer {
         });
     }
 
+    /// The same, and with nothing of what it wrote down either.
+    ///
+    /// # Panics
+    ///
+    /// If its files cannot be removed, or it does not answer in time.
+    pub fn restart_empty(&self) {
+        self.kill();
+        let files = self.dir.path().join("appendonlydir");
+        if files.exists() {
+            std::fs::remove_dir_all(files).expect("its files can be removed");
+        }
+        self.restart();
+    }
+
     /// Saves, fills it up, and starts it again so that it answers `LOADING` for half a minute, or
     /// until [`end_loading`](Self::end_loading).
     ///
@@ -382,7 +396,9 @@ mod tests {
             Reply::Many(vec![Reply::Text("maxmemory".into()), Reply::Text("3145728".into())])
         );
     }
-    /// A persistent server comes back with what it acknowledged, and a replica has a master's data.
+
+    /// A persistent server comes back with what it acknowledged, unless its files are gone too, and a
+    /// replica has a master's data.
     #[test]
     fn persistence_and_replica() {
         let server = RedisServer::start_persistent();
@@ -393,6 +409,8 @@ mod tests {
         assert_eq!(client.text(&["GET", "a"]).as_deref(), Some("1"));
         let refused = client.command(&["SET", "a", "2"]);
         assert!(matches!(refused, Reply::Error(error) if error.starts_with("READONLY")));
+        server.restart_empty();
+        assert_eq!(server.client().text(&["GET", "a"]), None);
     }
 
     /// The clock of a server can be set while it runs, and keys expire by it.

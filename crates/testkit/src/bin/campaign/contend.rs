@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure::etcd::Etcd;
-use tenure::redis::Redis;
+use tenure::redis::{Quorum, Redis};
 use tenure::{Error, Guard, Locker};
 use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Noted, Recorder};
@@ -71,7 +71,7 @@ pub(crate) fn run(options: Options) {
 }
 
 async fn fight(options: Arc<Options>) {
-    let locker = connect(&options.url, options.ttls[0]).await;
+    let locker = connect(&options.url, &options.ttls).await;
     let recorder = Recorder::append_to(&options.history).expect("the history can be written");
     let mut dice = Dice::new(options.seed);
     let mut tasks = tokio::task::JoinSet::new();
@@ -88,11 +88,16 @@ async fn fight(options: Arc<Options>) {
 }
 
 /// Through whatever faults there are already.
-async fn connect(url: &str, ttl: Duration) -> Locker {
+async fn connect(url: &str, ttls: &[Duration]) -> Locker {
     if url.starts_with("etcd") {
         let builder = Etcd::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
         let etcd = builder.connect_later().expect("a sound address");
-        return Locker::builder(etcd).ttl(ttl).build().expect("a sound ttl");
+        return Locker::builder(etcd).ttl(ttls[0]).build().expect("a sound ttl");
+    }
+    if url.starts_with("redis+quorum") {
+        let builder = Quorum::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+        let quorum = builder.quarantine(longest(ttls)).quorum_later();
+        return Locker::new(quorum.expect("a sound address"));
     }
     if url.starts_with("redis") {
         let builder = Redis::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
@@ -162,10 +167,14 @@ impl Contender {
         if self.options.brisk && !self.dice.one_in(2_000) {
             return Duration::ZERO;
         }
-        let longest = self.options.ttls.iter().max().copied().unwrap_or_default();
-        let most = if self.dice.one_in(25) { longest * 2 / 3 } else { Duration::from_millis(4) };
+        let longest = longest(&self.options.ttls) * 2 / 3;
+        let most = if self.dice.one_in(25) { longest } else { Duration::from_millis(4) };
         self.dice.between(Duration::ZERO, most)
     }
+}
+
+fn longest(ttls: &[Duration]) -> Duration {
+    ttls.iter().max().copied().unwrap_or_default()
 }
 
 /// Stays for `time`, noting how far the lease is extended; whether it was lost first.

@@ -17,8 +17,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_core::time::UnixMillis;
 use tenure_testkit::campaign::{
-    self, Arena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise, RedisArena,
-    SentinelArena,
+    self, Arena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise, QuorumArena,
+    RedisArena, SentinelArena,
 };
 
 /// Processes that fight for locks under random faults, judged.
@@ -70,6 +70,8 @@ enum Engine {
     Redis,
     /// A master, its replicas and their Sentinels: failovers, which can destroy data.
     Sentinel,
+    /// Five servers that vote.
+    Quorum,
     /// Three members.
     Etcd,
 }
@@ -109,6 +111,7 @@ fn fight(options: &Run) -> bool {
         kept &= match options.backend {
             Engine::Redis => on_redis(options, kind),
             Engine::Sentinel => on_sentinel(options, kind),
+            Engine::Quorum => on_quorum(options, kind),
             Engine::Etcd => on_etcd(options, kind),
         };
     }
@@ -135,6 +138,20 @@ fn on_sentinel(options: &Run, kind: Kind) -> bool {
         Kind::Keep | Kind::Stall => true,
         Kind::Destroy => {
             is_kept(&SentinelArena::start(), &SentinelArena::FAULTS, &plan(Promise::Order))
+        }
+    }
+}
+
+fn on_quorum(options: &Run, kind: Kind) -> bool {
+    let plan = |promise| plan(options, promise);
+    match kind {
+        Kind::Keep => {
+            let plan = plan(Promise::Everything).at(Pace::quarantined());
+            is_kept(&QuorumArena::persistent(), &QuorumArena::KEEP, &plan)
+        }
+        Kind::Stall => true,
+        Kind::Destroy => {
+            is_kept(&QuorumArena::trusted(), &QuorumArena::DESTROY, &plan(Promise::Order))
         }
     }
 }

@@ -1,0 +1,67 @@
+//! Asking many at a time.
+//!
+//! In: a future for each node. Out: their answers, as they come.
+//!
+//! What is still under way when the crowd is dropped is dropped with it; [`Crowd::see_through`] lets
+//! it come to its end.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use tenure_core::backend::BoxFuture;
+use tenure_core::time::{Clock, Time};
+
+pub(super) struct Crowd<T> {
+    asked: Vec<(usize, BoxFuture<'static, T>)>,
+}
+
+impl<T: Send + 'static> Crowd<T> {
+    pub(super) fn new() -> Self {
+        Crowd { asked: Vec::new() }
+    }
+
+    pub(super) fn ask(&mut self, who: usize, question: impl Future<Output = T> + Send + 'static) {
+        self.asked.push((who, Box::pin(question)));
+    }
+
+    /// The next answer, and whose it is; `None` if there will be no more, or none before `until`.
+    pub(super) async fn next(&mut self, clock: &Clock, until: Time) -> Option<(usize, T)> {
+        tokio::select! {
+            biased;
+            answer = self.answer() => answer,
+            () = clock.sleep_until(until) => None,
+        }
+    }
+
+    async fn answer(&mut self) -> Option<(usize, T)> {
+        poll_fn(|cx| {
+            for (at, (who, question)) in self.asked.iter_mut().enumerate() {
+                if let Poll::Ready(answer) = question.as_mut().poll(cx) {
+                    let who = *who;
+                    drop(self.asked.swap_remove(at));
+                    return Poll::Ready(Some((who, answer)));
+                }
+            }
+            if self.asked.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Those who have not answered.
+    pub(super) fn silent(&self) -> impl Iterator<Item = usize> {
+        self.asked.iter().map(|(who, _)| *who)
+    }
+
+    /// Takes out the question to `who`, if it is unanswered.
+    pub(super) fn take(&mut self, who: usize) -> Option<BoxFuture<'static, T>> {
+        let at = self.asked.iter().position(|(asked, _)| *asked == who)?;
+        Some(self.asked.swap_remove(at).1)
+    }
+
+    /// Lets what is under way come to its end, whoever waits for it.
+    pub(super) fn see_through(self) {
+        for (_, question) in self.asked {
+            tokio::spawn(async move { drop(question.await) });
+        }
+    }
+}

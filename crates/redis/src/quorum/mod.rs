@@ -1,0 +1,344 @@
+//! Locks on a quorum of independent servers (Redlock): a lock is held by whoever has the votes of a
+//! majority of them.
+//!
+//! In: claims and leases from the engine. Out: what a majority of the nodes answered, as the contract
+//! says it. What that gives and what it cannot give: `docs/quorum.md`.
+//!
+//! In reading order: `place` (the URL), this file (the contract), `round` (votes and the fence) with
+//! `tally` (counting) and `wait`, `end`, `renew`, `look`; below them `node`, `crowd` and `scripts`.
+
+mod place;
+mod round;
+mod tally;
+mod wait;
+mod end;
+mod renew;
+mod look;
+mod node;
+mod crowd;
+mod scripts;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::backend::{
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Loss, Notice,
+    Notices, Query, Release, Term, Then,
+};
+use tenure_core::time::{Clock, Time};
+use tenure_core::{Claim, Error, Key, Lease, Token};
+use tokio::runtime::Handle;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+
+use crate::backend::PING_EVERY;
+use crate::builder::{self, Builder};
+use crate::trouble::Cause;
+use crate::value::Author;
+use crowd::Crowd;
+use node::{Node, Roster};
+use place::Places;
+use tally::{fault, majority};
+
+pub use place::NODES_MAX;
+
+/// How many notices a slow listener may be behind before it is told that it missed some.
+const NOTICES_KEPT: usize = 1024;
+/// How many losses are remembered of which too few nodes have told.
+const LOSSES_KEPT: usize = 1024;
+
+/// Locks on an odd number of independent Redis or Valkey servers, of which a minority may fail.
+///
+/// A lock is granted when more than half of the nodes have given their vote, and lasts as long as a
+/// majority of them keeps it. No node is a replica of another. Every grant carries a fence that rises
+/// whichever nodes voted. Nobody is served in turn: who waits is told when the lock is free, and asks.
+///
+/// What it cannot promise: nodes whose clocks jump, or that forget what they acknowledged, may let a
+/// second holder in; its fence is higher. There are no shared owners and no permits.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), tenure_core::Error> {
+/// use tenure_core::Locker;
+/// use tenure_redis::Quorum;
+///
+/// let quorum = Quorum::connect("redis+quorum://r1,r2,r3,r4,r5").await?;
+/// let guard = Locker::new(quorum).lock("order:42").await?;
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Quorum {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    nodes: Vec<Arc<Node>>,
+    author: Author,
+    /// Counts rounds, so that no two of this process are the same to a node.
+    rounds: AtomicU64,
+    notices: broadcast::Sender<Notice>,
+    /// Which nodes have told of a loss, a bit each.
+    losses: Mutex<HashMap<Token, u64>>,
+}
+
+impl Quorum {
+    /// Connects to the nodes at `url`, and checks that they can keep locks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Builder::quorum`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).quorum().await
+    }
+
+    /// Starts from `url`, to say more than a URL can; [`Builder::quorum`] ends it.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+}
+
+impl Builder {
+    /// Connects to the nodes of a `redis+quorum://` URL, and checks that they can keep locks. A minority
+    /// of them may be down.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
+    /// [`is_unavailable`](Error::is_unavailable) if no majority can be reached,
+    /// [`is_refused`](Error::is_refused) if a node wants other credentials or is a replica,
+    /// [`is_unsupported`](Error::is_unsupported) if one is too old, a cluster's, or the same server as
+    /// another.
+    pub async fn quorum(self) -> Result<Quorum, Error> {
+        let quorum = self.quorum_later()?;
+        quorum.shared.check().await?;
+        Ok(quorum)
+    }
+
+    /// The same without connecting: that happens when it is first asked for something, on the
+    /// runtime that asks.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
+    pub fn quorum_later(self) -> Result<Quorum, Error> {
+        let places = Places::parse(self.url())?;
+        self.refuse_replicas(&places)?;
+        let quarantine = self.quarantine_of_nodes().filter(|_| !places.trusts_restarted);
+        let (author, roster) = (builder::author()?, Arc::new(Roster::new(places.nodes.len())));
+        let node = |(number, place)| {
+            let client = self.client_at(place, &author)?;
+            Ok(Arc::new(Node::new(client, number, &roster, quarantine)))
+        };
+        let nodes: Result<_, Error> = places.nodes.iter().enumerate().map(node).collect();
+        let (rounds, losses) = Default::default();
+        let notices = broadcast::Sender::new(NOTICES_KEPT);
+        let shared = Shared { nodes: nodes?, author, rounds, notices, losses };
+        Ok(Quorum { shared: Arc::new(shared) })
+    }
+}
+
+impl Builder {
+    /// A replica that takes over a node may have missed its votes: it must not, so nobody waits for one.
+    fn refuse_replicas(&self, places: &Places) -> Result<(), Error> {
+        for place in &places.nodes {
+            if self.wanted_replicas(place)?.is_some() {
+                return Err(Error::invalid("a quorum has no use for `replicas`: its nodes vote"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The clock is the system's: the same for all nodes.
+    fn clock(&self) -> &Clock {
+        &self.first().server().clock
+    }
+
+    fn first(&self) -> &Node {
+        &self.nodes[0]
+    }
+
+    fn response_timeout(&self) -> Duration {
+        self.first().response_timeout()
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.first().server().connect_timeout
+    }
+
+    fn refuse_forked(&self) -> Result<(), Fault> {
+        self.first().server().refuse_forked()
+    }
+
+    /// Whether a majority can be used, and none is what no node may be.
+    async fn check(&self) -> Result<(), Fault> {
+        let mut crowd = Crowd::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let node = node.clone();
+            crowd.ask(number, async move { node.check().await });
+        }
+        let (mut good, mut troubles) = (0, Vec::new());
+        while let Some((_, answer)) = crowd.next(self.clock(), Time::NEVER).await {
+            match answer {
+                Ok(()) => good += 1,
+                // A replica is no node of its own, whatever becomes of it.
+                Err(trouble) if trouble.is_final() || trouble.cause() == Cause::Demoted => {
+                    return Err(trouble.into());
+                }
+                Err(trouble) => troubles.push(trouble),
+            }
+        }
+        match good >= majority(self.nodes.len()) {
+            true => Ok(()),
+            false => Err(fault(self.nodes.len(), troubles.iter()).0),
+        }
+    }
+
+    /// Tells every locker.
+    fn tell(&self, notice: Notice) {
+        // Nobody may be listening yet, or any more.
+        let _ = self.notices.send(notice);
+    }
+
+    /// Passes on what a node says unasked. The loss of a vote is the loss of the lock only where so
+    /// many are lost that the rest are no majority.
+    fn heed(&self, number: usize, notice: Notice) {
+        if let Notice::Lost { token, .. } = &notice
+            && !self.is_lost_by(*token, number)
+        {
+            return;
+        }
+        self.tell(notice);
+    }
+
+    fn is_lost_by(&self, token: Token, number: usize) -> bool {
+        let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        if losses.len() >= LOSSES_KEPT {
+            // Renewals find out what is forgotten here.
+            losses.clear();
+        }
+        let nodes = losses.entry(token).or_default();
+        *nodes |= 1 << number;
+        let lost = nodes.count_ones() as usize > self.nodes.len() - majority(self.nodes.len());
+        if lost {
+            losses.remove(&token);
+        }
+        lost
+    }
+
+    /// Keeps the connection for renewals of one node up.
+    async fn tend_renewals(self: Arc<Self>, number: usize) {
+        let node = &self.nodes[number];
+        node.server().renewals.settle_on(Handle::current());
+        loop {
+            self.clock().sleep(PING_EVERY).await;
+            node.server().renewals.ping().await;
+        }
+    }
+
+    async fn pass_notices_on(self: Arc<Self>, number: usize) {
+        let mut notices = self.nodes[number].server().server.notices();
+        while let Some(notice) = notices.next().await {
+            self.heed(number, notice);
+        }
+    }
+}
+
+impl Backend for Quorum {
+    fn capabilities(&self) -> Capabilities {
+        let mut can = Capabilities::full("redis+quorum");
+        (can.fifo, can.unseen_waiters) = (false, true);
+        (can.permits, can.shared_owners) = (false, false);
+        can
+    }
+
+    fn clock(&self) -> Clock {
+        self.shared.clock().clone()
+    }
+
+    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
+        Box::pin(self.shared.ask_once(claim))
+    }
+
+    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
+        Box::pin(self.shared.wait(claim))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(self.shared.renew(leases, answers))
+    }
+
+    fn release<'a>(
+        &'a self,
+        lease: &'a Arc<Lease>,
+        then: Then,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        Box::pin(self.shared.release(lease, then))
+    }
+
+    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.shared.abandon(claim))
+    }
+
+    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+        Box::pin(self.shared.adopt(claim))
+    }
+
+    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.shared.let_go(lease))
+    }
+
+    fn heed(&self, lease: &Arc<Lease>) {
+        self.shared.nodes.iter().for_each(|node| node.redis().heed(lease));
+    }
+
+    fn tend(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let mut tasks = JoinSet::new();
+            for number in 0..self.shared.nodes.len() {
+                tasks.spawn(self.shared.clone().tend_renewals(number));
+                tasks.spawn(self.shared.clone().pass_notices_on(number));
+            }
+            while tasks.join_next().await.is_some() {}
+        })
+    }
+
+    fn notices(&self) -> Notices {
+        Notices::of(&self.shared.notices)
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        Box::pin(self.shared.inspect(query))
+    }
+
+    fn fates<'a>(
+        &'a self,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+        Box::pin(self.shared.fates(ended))
+    }
+
+    fn force_release<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: Token,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        Box::pin(self.shared.force(key, seen, by))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            for node in &self.shared.nodes {
+                node.redis().close().await;
+            }
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! One node of a quorum: a server as a single one would be, and whether its vote counts.
+//!
+//! In: requests about a claim. Out: the node's answer, or why there is none that counts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{Claim, Key, Token};
+
+use super::scripts::{self, Given, Raised};
+use super::tally::Vote;
+use crate::backend::{Redis, Shared};
+use crate::client::Client;
+use crate::link::{Link, Live};
+use crate::scripts::{Asked, Freed, How, Renewed, Run};
+use crate::trouble::{Cause, Trouble};
+use crate::value::Said;
+use crate::wait::{HEARTBEAT, HEARTBEATS_GOOD};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    redis: Redis,
+    number: usize,
+    roster: Arc<Roster>,
+    /// How long it must have run before its vote counts.
+    quarantine: Option<Duration>,
+}
+
+/// Which server each node was last found to be, to tell when two are one.
+#[derive(Debug)]
+pub(super) struct Roster(Mutex<Vec<Entry>>);
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    /// Turns are counted from one.
+    turn: u64,
+    run_id: String,
+}
+
+impl Roster {
+    pub(super) fn new(nodes: usize) -> Self {
+        Roster(Mutex::new(vec![Entry::default(); nodes]))
+    }
+
+    /// Takes note of where a node's connection leads; the number of a node that leads there too.
+    fn meet(&self, number: usize, live: &Live) -> Option<usize> {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.get(number)?.turn == live.turn() {
+            return None;
+        }
+        // A server that does not say which it is cannot be told from any other.
+        let same = |entry: &Entry| entry.run_id == live.run_id() && !entry.run_id.is_empty();
+        let twin = entries.iter().enumerate().position(|(at, entry)| at != number && same(entry));
+        if twin.is_none() {
+            entries[number] = Entry { turn: live.turn(), run_id: live.run_id().into() };
+        }
+        twin
+    }
+}
+
+/// What a round asks every node for.
+#[derive(Debug)]
+pub(super) struct Ballot {
+    pub(super) claim: Arc<Claim>,
+    /// What the lock is to hold.
+    pub(super) body: String,
+    /// The number that would suit; `None` without a fence.
+    pub(super) want: Option<u64>,
+    /// Whether the claim waits where it is denied.
+    pub(super) waits: bool,
+}
+
+impl Node {
+    pub(super) fn new(
+        client: Client,
+        number: usize,
+        roster: &Arc<Roster>,
+        quarantine: Option<Duration>,
+    ) -> Self {
+        let redis = Redis::alone_on(client);
+        Node { redis, number, roster: roster.clone(), quarantine }
+    }
+
+    /// The server as a single one would be used.
+    pub(super) fn server(&self) -> &Shared {
+        &self.redis.shared
+    }
+
+    pub(super) fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
+    fn link(&self, key: &Key) -> &Link {
+        self.server().commands.of(key)
+    }
+
+    fn trouble(&self, cause: Cause, what: impl std::fmt::Display) -> Trouble {
+        self.server().server.trouble(cause, what)
+    }
+
+    /// Whether this node can be used at all.
+    pub(super) async fn check(&self) -> Result<(), Trouble> {
+        let live = self.server().commands.any().live().await?;
+        self.admit(&live)
+    }
+
+    /// Refuses a server that votes under another name already.
+    fn admit(&self, live: &Live) -> Result<(), Trouble> {
+        match self.roster.meet(self.number, live) {
+            None => Ok(()),
+            Some(_) => {
+                let what = "it is the same server as another node of the quorum";
+                Err(self.trouble(Cause::Unsupported, what))
+            }
+        }
+    }
+
+    /// Refuses the vote of a server that may have forgotten a lock since it started. What was held then
+    /// has ended after the longest ttl that anybody uses, our own or what we were told.
+    fn refuse_young(&self, live: &Live, ttl: Duration) -> Result<(), Trouble> {
+        let Some(quarantine) = self.quarantine else { return Ok(()) };
+        let up = self.server().clock.now().since(live.up_since());
+        let needed = quarantine.max(ttl);
+        if up >= needed {
+            return Ok(());
+        }
+        let what = format!(
+            "it started {}s ago and may have forgotten a lock: its vote counts after {needed:?}; \
+             `trust_restarted` waives that",
+            up.as_secs()
+        );
+        Err(self.trouble(Cause::NotNow, what))
+    }
+
+    /// Asks for this node's vote. `sent` says whether the node may have been asked.
+    pub(super) async fn vote(
+        self: Arc<Self>,
+        ballot: Arc<Ballot>,
+        sent: Arc<AtomicBool>,
+    ) -> Result<Vote, Trouble> {
+        let Ballot { claim, body, want, .. } = &*ballot;
+        let link = self.link(claim.key());
+        let live = link.live().await?;
+        self.admit(&live)?;
+        self.refuse_young(&live, claim.ttl())?;
+        let run = scripts::vote(&self.server().keys, claim, body, *want, self.how(&ballot));
+        sent.store(true, Ordering::Release);
+        match run.on_live(link, &live).await? {
+            Asked::Granted { fence, contended } => Ok(Vote::Yes { number: fence, contended }),
+            Asked::Held { value, left } | Asked::Queued { value, left, .. } => {
+                Ok(Vote::Held { said: Said::parse(&value), left })
+            }
+            refused => Err(self.server().refused(claim, &refused)),
+        }
+    }
+
+    fn how(&self, ballot: &Ballot) -> How {
+        let every = HEARTBEAT.max(ballot.claim.retry_interval());
+        match (ballot.waits, self.server().inbox.hears()) {
+            (false, _) => How::Not,
+            (true, true) => How::Told(HEARTBEAT * 2 + self.response_timeout()),
+            (true, false) => How::Asks(every * HEARTBEATS_GOOD),
+        }
+    }
+
+    pub(super) async fn raise(self: Arc<Self>, ballot: Arc<Ballot>, fence: u64) -> Written {
+        let run = scripts::raise(&self.server().keys, &ballot.claim, &ballot.body, fence);
+        run.on(self.link(ballot.claim.key())).await
+    }
+
+    /// Takes the vote back. One whose reply was lost with its connection is asked for again; what
+    /// the same server then does not know was given back by the first request, if it was ours.
+    pub(super) async fn free(
+        self: Arc<Self>,
+        key: Key,
+        token: Token,
+        given: Given,
+        was_ours: bool,
+    ) -> Result<Freed, Trouble> {
+        if matches!(given, Given::Claim(_)) {
+            self.server().inbox.desk().forget(token);
+        }
+        let run = scripts::free(&self.server().keys, &key, token, &given);
+        let turn = self.server().server.turn();
+        match run.on(self.link(&key)).await {
+            Err(trouble) if trouble.cause() == Cause::Cut => {}
+            answer => return answer,
+        }
+        let again = run.on(self.link(&key)).await?;
+        let did_it = again == Freed::NotHeld && was_ours && self.server().server.is_at(turn);
+        Ok(if did_it { Freed::Yes } else { again })
+    }
+
+    /// The same for a claim that nobody wants any more, with what may still be under way.
+    pub(super) async fn abandon(self: Arc<Self>, claim: Arc<Claim>) -> Result<(), Trouble> {
+        let (key, token) = (claim.key().clone(), claim.token());
+        self.clone().free(key, token, Given::Claim(None), false).await?;
+        match self.link(claim.key()).may_have_strays(claim.ttl()) {
+            false => Ok(()),
+            true => {
+                let what = "an earlier connection could not be closed and may still act";
+                Err(self.trouble(Cause::Cut, what))
+            }
+        }
+    }
+
+    pub(super) async fn renew(self: Arc<Self>, claim: Arc<Claim>) -> Result<Renewed, Trouble> {
+        let run = Run::renew(&self.server().keys, &claim, claim.ttl());
+        run.on(self.link(claim.key())).await
+    }
+
+    /// Has an answer to all that was asked before about `key`.
+    pub(super) async fn settle(self: Arc<Self>, key: Key) -> Result<(), Trouble> {
+        let link = self.link(&key);
+        let live = link.live().await?;
+        link.call(&live, redis::cmd("PING")).await.map(drop)
+    }
+
+    /// Keeps what this node tells of the claim from now on.
+    pub(super) fn expect(&self, claim: &Arc<Claim>) {
+        self.server().inbox.desk().expect(claim);
+    }
+
+    /// Waits until this node tells that the lock may be had.
+    pub(super) async fn told(self: Arc<Self>, claim: Arc<Claim>) {
+        let slot = self.server().inbox.desk().expect(&claim);
+        slot.push().await;
+    }
+
+    pub(super) fn response_timeout(&self) -> Duration {
+        self.server().renewals.response_timeout()
+    }
+}
+
+/// What came of a write-back.
+pub(super) type Written = Result<Raised, Trouble>;

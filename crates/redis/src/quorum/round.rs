@@ -1,0 +1,179 @@
+//! One round: votes of a majority, the fence, written back; or a retreat.
+//!
+//! In: a claim. Out: a grant, or a [`Miss`]: who or what denied it.
+//!
+//! The fence is the highest number of the votes that are counted. It is good once each of a majority
+//! of nodes has counted up to it while the vote of this very round was ours there: whoever gets a
+//! majority later shares a node with us, gets its vote after ours has ended, and so a higher number
+//! (`docs/design/0009-quorum.md`; checked by `crates/model`). A vote that came with the fence itself
+//! has written it already: where all nodes can take the number that we named, one round trip is all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tenure_core::Claim;
+use tenure_core::backend::{Grant, Term};
+use tenure_core::time::{self, Time, UnixMillis};
+
+use super::Shared;
+use super::crowd::Crowd;
+use super::node::{Ballot, Written};
+use super::scripts::{self, Given, Raised};
+use super::tally::{Count, Miss, Vote, Why};
+use crate::trouble::Trouble;
+
+/// What part of the ttl a node has to answer in: so many failures in a row leave most of it.
+const PATIENCE_PART: u32 = 5;
+/// 2025-01-01, where the clock of the fences starts, and how many there are in a millisecond; as in
+/// `clock.lua`.
+const EPOCH: u64 = 1_735_689_600_000;
+const PER_MILLI: u64 = 256;
+/// How far ahead of our clock, in milliseconds, the number is that we name: a node's clock may be
+/// ahead of ours, and it is later there. Nodes take no number that is further ahead than `vote.lua` says.
+const WANT_AHEAD: u64 = 10;
+
+/// A question to each node, and whether it may have been heard.
+struct Votes {
+    crowd: Crowd<Result<Vote, Trouble>>,
+    sent: Vec<Arc<AtomicBool>>,
+}
+
+impl Shared {
+    /// How long the nodes have to answer: far less than the ttl.
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        (ttl / PATIENCE_PART).min(self.response_timeout())
+    }
+
+    /// Asks every node for its vote; grants what a majority gives.
+    pub(super) async fn round(&self, claim: &Arc<Claim>, waits: bool) -> Result<Grant, Miss> {
+        // Read the clock before sending: every node's ttl starts after this, so our view of it can
+        // only be too short.
+        let from = self.clock().now();
+        let ballot = Arc::new(self.ballot(claim, waits));
+        let until = from.after(self.patience(claim.ttl()));
+        let (mut votes, mut count) = (self.ask_all(&ballot), Count::new(self.nodes.len()));
+        while !count.is_decided()
+            && let Some((node, vote)) = votes.crowd.next(self.clock(), until).await
+        {
+            count.add(node, vote);
+        }
+        let won = match count.is_won() {
+            true => self.write_back(&ballot, &count, until).await,
+            false => Err(Why::Denied),
+        };
+        match won {
+            Ok(()) if self.clock().now() < time::valid_until(from, claim.ttl()) => {
+                self.leave_the_rest(votes);
+                let term = Term::Lease { from, ttl: claim.ttl() };
+                Ok(Grant::new(count.fence(), term).contended(count.is_contended()))
+            }
+            Ok(()) => Err(self.retreat(&ballot, votes, count, Why::TooLate).await),
+            Err(why) => Err(self.retreat(&ballot, votes, count, why).await),
+        }
+    }
+
+    fn ballot(&self, claim: &Arc<Claim>, waits: bool) -> Ballot {
+        let round = self.rounds.fetch_add(1, Ordering::Relaxed);
+        let body = scripts::body(&self.author, claim, round);
+        Ballot { claim: claim.clone(), body, want: claim.fenced().then(want), waits }
+    }
+
+    fn ask_all(&self, ballot: &Arc<Ballot>) -> Votes {
+        let (mut crowd, mut sent) = (Crowd::new(), Vec::new());
+        for (number, node) in self.nodes.iter().enumerate() {
+            let was_sent = Arc::new(AtomicBool::new(false));
+            crowd.ask(number, node.clone().vote(ballot.clone(), was_sent.clone()));
+            sent.push(was_sent);
+        }
+        Votes { crowd, sent }
+    }
+
+    /// Has every counted node count up to the fence.
+    async fn write_back(
+        &self,
+        ballot: &Arc<Ballot>,
+        count: &Count,
+        until: Time,
+    ) -> Result<(), Why> {
+        let mut crowd: Crowd<Written> = Crowd::new();
+        for node in count.below_the_fence() {
+            crowd.ask(node, self.nodes[node].clone().raise(ballot.clone(), count.fence()));
+        }
+        let mut left = crowd.silent().count();
+        while left > 0 {
+            match crowd.next(self.clock(), until).await {
+                Some((_, Ok(Raised::Yes))) => left -= 1,
+                // Another has that node by now, or nobody knows.
+                Some(_) | None => return Err(Why::Outrun),
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who were asked and are slow are to have the lock too: it then outlives more of the others.
+    /// Those who could not be asked yet are not.
+    fn leave_the_rest(&self, mut votes: Votes) {
+        for node in votes.unsent() {
+            votes.crowd.take(node);
+        }
+        votes.crowd.see_through();
+    }
+
+    /// Gives back what this round has won or may yet win, on every node that may have heard of it. What
+    /// is known to be ours is given back before this ends; the rest follows.
+    async fn retreat(
+        &self,
+        ballot: &Arc<Ballot>,
+        mut votes: Votes,
+        count: Count,
+        why: Why,
+    ) -> Miss {
+        let until = self.clock().now().after(self.patience(ballot.claim.ttl()));
+        for node in votes.unsent() {
+            votes.crowd.take(node);
+        }
+        let mut frees = Crowd::new();
+        let slow: Vec<usize> = votes.crowd.silent().collect();
+        for node in slow {
+            let (vote, free) = (votes.crowd.take(node), self.free_round(node, ballot));
+            // In this order, also where the vote has to be asked for anew.
+            tokio::spawn(async move {
+                if let Some(vote) = vote {
+                    drop(vote.await);
+                }
+                free.await;
+            });
+        }
+        for node in count.to_give_back() {
+            frees.ask(node, self.free_round(node, ballot));
+        }
+        while frees.next(self.clock(), until).await.is_some() {}
+        frees.see_through();
+        Miss { why, count }
+    }
+
+    fn free_round(
+        &self,
+        node: usize,
+        ballot: &Arc<Ballot>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (key, token) = (ballot.claim.key().clone(), ballot.claim.token());
+        let given = Given::Round(ballot.body.clone());
+        let free = self.nodes[node].clone().free(key, token, given, false);
+        async move { drop(free.await) }
+    }
+}
+
+impl Votes {
+    /// The nodes that have not been asked yet, since there is no connection to them.
+    fn unsent(&self) -> Vec<usize> {
+        let unsent = |node: &usize| !self.sent[*node].load(Ordering::Acquire);
+        self.crowd.silent().filter(unsent).collect()
+    }
+}
+
+/// The number that would suit, the same for all nodes.
+fn want() -> u64 {
+    (UnixMillis::now().0 + WANT_AHEAD).saturating_sub(EPOCH) * PER_MILLI
+}

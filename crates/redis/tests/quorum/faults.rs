@@ -1,0 +1,248 @@
+//! Nodes that die, stand still, forget: rows 4, 5, 9, 15, 16, 17, 20, 45, 50.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tenure_core::backend::{Backend, FaultKind, Loss, Release, Renewal, Then};
+use tenure_testkit::meddle::renewals;
+use tenure_testkit::servers::RedisServer;
+use tenure_testkit::servers::proxy::{Proxy, Way};
+use tenure_testkit::wait::{eventually, pass, within};
+
+use crate::support::{Nodes, TIMEOUT, claim, connect, granted, lease, url_of};
+
+const TTL: Duration = Duration::from_secs(20);
+
+/// t16: with two of five nodes dead, locks are had, renewed and given back, no slower than by a time-out
+/// of nobody.
+#[tokio::test]
+async fn t16_two_nodes_are_dead() {
+    let mut nodes = Nodes::start();
+    let (a, b) = (nodes.locker().await, nodes.locker().await);
+    nodes.0.truncate(3);
+    let guard = within("a lock", a.lock("k").into_future()).await.unwrap();
+    guard.renew().await.unwrap();
+    assert!(b.try_lock("k").await.unwrap().is_none());
+    assert!(b.is_locked("k").await.unwrap());
+    guard.release().await.unwrap();
+    b.try_lock("k").await.unwrap().expect("it is free").release().await.unwrap();
+}
+
+/// t16, t45: two nodes that take requests and answer nothing cost nobody their time-out.
+#[tokio::test]
+async fn t16_two_nodes_stand_still() {
+    let nodes = Nodes::start();
+    let store = nodes.connect().await;
+    granted(&store, &claim("warm", TTL)).await;
+    nodes.0[0].pause();
+    nodes.0[3].pause();
+    let start = Instant::now();
+    for round in 0..5 {
+        let lease = lease(&store, &format!("k{round}"), TTL).await;
+        assert_eq!(store.release(&lease, Then::Free).await.unwrap(), Release::Freed);
+    }
+    // Five time-outs, had they been waited for; ten with the releases.
+    assert!(start.elapsed() < TIMEOUT * 5, "{:?}", start.elapsed());
+    nodes.0[0].go_on();
+    nodes.0[3].go_on();
+}
+
+/// t17: with three of five dead nothing is granted, in bounded time, and nothing is left on the others.
+#[tokio::test]
+async fn t17_three_nodes_are_dead() {
+    let mut nodes = Nodes::start();
+    let store = nodes.connect().await;
+    granted(&store, &claim("warm", TTL)).await;
+    nodes.0.truncate(2);
+    let (asked, start) = (claim("k", TTL), Instant::now());
+    let fault = store.try_acquire(&asked).await.unwrap_err();
+    assert!(matches!(fault.kind(), FaultKind::Unavailable | FaultKind::Unknown), "{fault:?}");
+    assert!(fault.to_string().starts_with("fewer than 3 of 5 nodes can be counted on"), "{fault}");
+    assert!(start.elapsed() < TIMEOUT * 4, "{:?}", start.elapsed());
+    assert_eq!(nodes.locked("k"), 0, "votes of a minority are given back");
+    let error = within("the end of patience", store.acquire(&asked)).await.unwrap_err();
+    assert_eq!(error.kind(), FaultKind::Unavailable);
+}
+
+/// t17: a holder whose nodes stand still has lost its lock when its lease ends, not later; before that
+/// nothing is known, and nothing said.
+#[tokio::test]
+async fn t17_a_holder_without_a_majority() {
+    let nodes = Nodes::start();
+    let locker = nodes.locker().await;
+    let guard = locker.lock("k").ttl(Duration::from_secs(2)).await.unwrap();
+    nodes.0[..3].iter().for_each(RedisServer::pause);
+    assert!(guard.is_held(), "unknown is not lost");
+    let loss = within("the loss", guard.lost()).await;
+    assert_eq!(loss, Loss::Expired);
+    assert!(locker.clock().now() >= guard.valid_until());
+    nodes.0[..3].iter().for_each(RedisServer::go_on);
+}
+
+/// t17: a renewal that a minority answers is neither held nor lost.
+#[tokio::test]
+async fn t17_an_unanswered_renewal_is_unknown() {
+    let nodes = Nodes::start();
+    let store = nodes.connect().await;
+    let lease = lease(&store, "k", TTL).await;
+    nodes.0[..3].iter().for_each(RedisServer::pause);
+    let answers = renewals(&store, std::slice::from_ref(&lease)).await;
+    assert!(matches!(answers[..], [Some(Renewal::Unknown(_))]), "{answers:?}");
+    nodes.0[..3].iter().for_each(RedisServer::go_on);
+    eventually("a renewal", || async {
+        let answers = renewals(&store, std::slice::from_ref(&lease)).await;
+        matches!(answers[..], [Some(Renewal::Renewed { .. })])
+    })
+    .await;
+}
+
+/// t09, t15: two nodes that forget are outvoted; a third takes the lock away, and the holder is told.
+#[tokio::test]
+async fn t15_nodes_that_forget() {
+    let nodes = Nodes::start();
+    let store = nodes.connect().await;
+    let lease = lease(&store, "k", TTL).await;
+    eventually("all nodes to have it", || async { nodes.locked("k") == 5 }).await;
+    let renewed = || async { renewals(&store, std::slice::from_ref(&lease)).await };
+    for forgetful in &nodes.0[..2] {
+        forgetful.client().command(&["FLUSHALL"]);
+        let answers = renewed().await;
+        assert!(matches!(answers[..], [Some(Renewal::Renewed { .. })]), "{answers:?}");
+    }
+    nodes.0[2].client().command(&["FLUSHALL"]);
+    let answers = renewed().await;
+    assert!(matches!(answers[..], [Some(Renewal::Lost(Loss::Gone))]), "{answers:?}");
+    assert_eq!(nodes.locked("k"), 2, "a renewal brings nothing back");
+}
+
+/// t15: a node that restarts empty does not help a second holder in before the first one's ttl has
+/// passed.
+#[tokio::test]
+async fn t15_a_node_restarts_empty() {
+    let nodes = Nodes::start();
+    let ttl = Duration::from_secs(3);
+    let holder = nodes.connect().await;
+    let rival = tenure_redis::Quorum::builder(&nodes.url()).quarantine(ttl);
+    let rival = rival.quorum().await.unwrap();
+    eventually("the nodes to be old enough", || async {
+        let asked = claim("old", ttl);
+        rival.try_acquire(&asked).await.is_ok()
+    })
+    .await;
+    // Held by exactly three.
+    nodes.0[3].pause();
+    nodes.0[4].pause();
+    let held = lease(&holder, "k", ttl).await;
+    nodes.0[2].restart();
+    nodes.0[3].restart();
+    nodes.0[4].restart();
+    // Three of five know nothing of it now, and all of them are too young, also for a shorter ttl.
+    let asked = claim("k", Duration::from_millis(500));
+    while holder.clock().now() < held.valid_until() {
+        let answer = rival.try_acquire(&asked).await;
+        let in_time = holder.clock().now() < held.valid_until();
+        let won = matches!(answer, Ok(tenure_core::backend::Attempt::Granted(_)));
+        assert!(!(won && in_time), "granted beside a holder");
+    }
+}
+
+/// t20: votes that come when the ttl has passed are no grant, and are given back on all nodes.
+#[tokio::test]
+async fn t20_too_late_is_not_granted() {
+    let nodes = Nodes::start();
+    let proxies: Vec<Proxy> = nodes.0.iter().map(|node| Proxy::to(node.port())).collect();
+    let store = connect(&url_of(proxies.iter().map(Proxy::port))).await;
+    granted(&store, &claim("warm", TTL)).await;
+    proxies.iter().for_each(|proxy| proxy.black_hole(&[Way::Replies]));
+    let asked = claim("k", Duration::from_millis(300));
+    let fault = within("an answer", store.try_acquire(&asked)).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Unknown, "{fault:?}");
+    proxies.iter().for_each(Proxy::heal);
+    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
+}
+
+/// t04, t28: a claim whose answers were lost is granted when it is asked for again.
+#[tokio::test]
+async fn t04_lost_answers() {
+    let nodes = Nodes::start();
+    let proxies: Vec<Proxy> = nodes.0.iter().map(|node| Proxy::to(node.port())).collect();
+    let store = connect(&url_of(proxies.iter().map(Proxy::port))).await;
+    granted(&store, &claim("warm", TTL)).await;
+    proxies[..3].iter().for_each(|proxy| proxy.black_hole(&[Way::Replies]));
+    let asked = claim("k", TTL);
+    store.try_acquire(&asked).await.unwrap_err();
+    proxies.iter().for_each(Proxy::heal);
+    let grant = within("a grant", store.acquire(&asked)).await.unwrap();
+    assert!(grant.fence > 0);
+    assert!(nodes.locked("k") >= 3);
+    store.abandon(&asked).await.unwrap();
+    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
+}
+
+/// t05, t10: a wait that is given up while nodes stand still leaves nothing on them once they go on.
+#[tokio::test]
+async fn t05_votes_that_come_late() {
+    let nodes = Nodes::start();
+    let store = nodes.connect().await;
+    granted(&store, &claim("warm", TTL)).await;
+    nodes.0[..3].iter().for_each(RedisServer::pause);
+    let asked = claim("k", TTL);
+    store.try_acquire(&asked).await.unwrap_err();
+    let first = store.abandon(&asked).await;
+    assert!(first.is_err(), "three nodes have not answered");
+    nodes.0[..3].iter().for_each(RedisServer::go_on);
+    eventually("the claim to be undone", || async { store.abandon(&asked).await.is_ok() }).await;
+    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
+}
+
+/// t50: a release that no majority answers is unknown; asked for again, it is done.
+#[tokio::test]
+async fn t50_a_release_without_a_majority() {
+    let nodes = Nodes::start();
+    let store = nodes.connect().await;
+    let lease = lease(&store, "k", TTL).await;
+    nodes.0[..3].iter().for_each(RedisServer::pause);
+    let start = Instant::now();
+    let fault = store.release(&lease, Then::Free).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Unknown, "{fault:?}");
+    assert!(start.elapsed() < TIMEOUT * 4);
+    nodes.0[..3].iter().for_each(RedisServer::go_on);
+    eventually("the release", || async { store.release(&lease, Then::Free).await.is_ok() }).await;
+    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
+}
+
+/// Nodes that restart with their data, one after the other, cost nobody a lock.
+#[tokio::test]
+async fn a_rolling_restart() {
+    let nodes = Nodes::start_persistent();
+    let (locker, rival) = (nodes.locker().await, nodes.locker().await);
+    let guard = locker.lock("k").ttl(Duration::from_secs(5)).await.unwrap();
+    for node in &nodes.0 {
+        node.restart();
+        guard.renew().await.unwrap();
+        assert!(rival.try_lock("k").await.unwrap().is_none());
+    }
+    assert!(guard.is_held());
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    let next = rival.lock("k").await.unwrap();
+    assert!(next.fence() > fence);
+}
+
+/// t20: a process that stood still while its votes came in has no lock when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t20_a_process_that_stood_still() {
+    let nodes = Nodes::start();
+    let store = nodes.connect().await;
+    granted(&store, &claim("warm", TTL)).await;
+    let asked = claim("k", Duration::from_millis(200));
+    let mut asking = store.try_acquire(&asked);
+    // Asked, and then nobody looks while the answers come in, on the threads of the runtime.
+    let polled = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await;
+    assert!(polled.is_pending(), "{polled:?}");
+    pass(Duration::from_millis(400));
+    let answer = asking.await;
+    assert!(answer.is_err(), "{answer:?}");
+    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
+}

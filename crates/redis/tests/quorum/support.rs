@@ -1,0 +1,83 @@
+//! What these tests share: five servers, clients of them, claims below the engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Attempt, Backend, Grant};
+use tenure_core::{Claim, Key, Lease, Locker, Terms, Token};
+use tenure_redis::Quorum;
+use tenure_testkit::servers::RedisServer;
+
+/// Short, so that a test of a time-out does not take long.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Independent servers that no other test uses, gone afterwards.
+pub(crate) struct Nodes(pub(crate) Vec<RedisServer>);
+
+impl Nodes {
+    /// Five of them.
+    pub(crate) fn start() -> Self {
+        Nodes((0..5).map(|_| RedisServer::start()).collect())
+    }
+
+    /// Five that come back with their data.
+    pub(crate) fn start_persistent() -> Self {
+        Nodes((0..5).map(|_| RedisServer::start_persistent()).collect())
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url_of(self.0.iter().map(RedisServer::port))
+    }
+
+    /// A client for which these servers are as good as if they had run for long.
+    pub(crate) async fn connect(&self) -> Quorum {
+        connect(&self.url()).await
+    }
+
+    /// A process of its own.
+    pub(crate) async fn locker(&self) -> Locker {
+        Locker::new(self.connect().await)
+    }
+
+    /// What each node keeps for `key`.
+    pub(crate) fn locks(&self, key: &str) -> Vec<Option<String>> {
+        let lock = format!("tenure:lock:{key}");
+        self.0.iter().map(|node| node.client().text(&["GET", &lock])).collect()
+    }
+
+    /// On how many nodes anybody has `key`.
+    pub(crate) fn locked(&self, key: &str) -> usize {
+        self.locks(key).iter().flatten().count()
+    }
+}
+
+pub(crate) fn url_of(ports: impl Iterator<Item = u16>) -> String {
+    let hosts: Vec<_> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis+quorum://{}", hosts.join(","))
+}
+
+pub(crate) async fn connect(url: &str) -> Quorum {
+    let builder = Quorum::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    builder.trust_restarted().quorum().await.expect("the nodes can be used")
+}
+
+/// A claim on `key` for `ttl`.
+pub(crate) fn claim(key: &str, ttl: Duration) -> Arc<Claim> {
+    let terms = Terms::new(ttl).retry_interval(Duration::from_millis(10));
+    Arc::new(Claim::new(Key::new(key).unwrap(), Token::random().unwrap(), terms))
+}
+
+/// Asks once, and expects a yes.
+pub(crate) async fn granted(store: &Quorum, claim: &Arc<Claim>) -> Grant {
+    match store.try_acquire(claim).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        Attempt::Held(holder) => panic!("held by {holder}"),
+    }
+}
+
+/// A lease on `key`.
+pub(crate) async fn lease(store: &Quorum, key: &str, ttl: Duration) -> Arc<Lease> {
+    let claim = claim(key, ttl);
+    let grant = granted(store, &claim).await;
+    Arc::new(Lease::new(claim, grant, store.clock()))
+}
