@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::report::{Figure, Report};
-use crate::{embedded, etcd, redis};
+use crate::{embedded, etcd, quorum, redis, sentinel};
 
 /// Fewer rounds have no median to speak of.
 const ROUNDS_DEFAULT: u32 = 20;
@@ -74,6 +74,8 @@ pub struct Bench {
 enum Place {
     Embedded,
     Redis(String),
+    Sentinel(String),
+    Quorum(String),
     Etcd(String),
 }
 
@@ -97,6 +99,10 @@ impl Bench {
         let place = match (scheme, url) {
             (None | Some("memory" | "file"), _) => Place::Embedded,
             (Some(scheme), Some(url)) if redis::is_redis(scheme) => Place::Redis(url.into()),
+            (Some(scheme), Some(url)) if sentinel::is_sentinel(scheme) => {
+                Place::Sentinel(url.into())
+            }
+            (Some(scheme), Some(url)) if quorum::is_quorum(scheme) => Place::Quorum(url.into()),
             (Some(scheme), Some(url)) if etcd::is_etcd(scheme) => Place::Etcd(url.into()),
             (Some(scheme), _) => {
                 return Err(Error::Usage(format!("`{scheme}:` has no bench yet")));
@@ -151,6 +157,22 @@ impl Bench {
                 let measure = async |run: &Run<'_>, kind| redis::measure(run, &site, kind).await;
                 let report = self.run_all("redis", &entries, (stop, progress), measure).await;
                 // Whatever happened; the first trouble is the one to tell.
+                let cleared = site.clear().await;
+                report.and_then(|report| cleared.map(|()| report))
+            }
+            Place::Sentinel(url) => {
+                let entries = self.wanted(sentinel::ENTRIES)?;
+                let site = sentinel::Site::connect(url).await?;
+                let measure = async |run: &Run<'_>, ()| sentinel::measure(run, &site).await;
+                let report = self.run_all("sentinel", &entries, (stop, progress), measure).await;
+                let cleared = site.clear().await;
+                report.and_then(|report| cleared.map(|()| report))
+            }
+            Place::Quorum(url) => {
+                let entries = self.wanted(quorum::ENTRIES)?;
+                let site = quorum::Site::connect(url).await?;
+                let measure = async |run: &Run<'_>, kind| quorum::measure(run, &site, kind).await;
+                let report = self.run_all("quorum", &entries, (stop, progress), measure).await;
                 let cleared = site.clear().await;
                 report.and_then(|report| cleared.map(|()| report))
             }

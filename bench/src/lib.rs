@@ -6,13 +6,15 @@
 //! Medians of interleaved rounds, so that a busy machine hits both sides alike. A metrics recorder and
 //! a log subscriber are installed ([`observe`]), as in a real service.
 //!
-//! The modules in reading order: `bench` (what is asked), `embedded/`, `redis/` and `etcd/` (a module per
+//! The modules in reading order: `bench` (what is asked), `embedded/`, `redis/`, `sentinel`, `quorum/` and `etcd/` (a module per
 //! kind of figure), `fleet` and `home` (clients as in processes of their own), `rounds`, `local` and `held`
 //! (how they are measured), `usage` (what a process uses), `report`.
 
 mod bench;
 mod embedded;
 mod redis;
+mod sentinel;
+mod quorum;
 mod etcd;
 mod fleet;
 mod home;

@@ -75,15 +75,28 @@ pub(crate) struct BareLock {
 impl BareLock {
     /// Takes it and gives it back.
     pub(crate) async fn cycle(&mut self) -> Result<(), Error> {
+        self.take().await?;
+        self.give_back().await
+    }
+
+    pub(crate) async fn take(&mut self) -> Result<(), Error> {
         let mut set = redis::cmd("SET");
         set.arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
         let set: Value = set.query_async(&mut self.connection).await?;
+        must_be_ours(set == Value::Okay)
+    }
+
+    pub(crate) async fn give_back(&mut self) -> Result<(), Error> {
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(1).arg(&self.key).arg(&self.token);
         let freed: i64 = release.query_async(&mut self.connection).await?;
-        match (set, freed) {
-            (Value::Okay, 1) => Ok(()),
-            _ => Err(RedisError::from((redis::ErrorKind::Client, "the lock was not ours")).into()),
-        }
+        must_be_ours(freed == 1)
+    }
+}
+
+fn must_be_ours(ours: bool) -> Result<(), Error> {
+    match ours {
+        true => Ok(()),
+        false => Err(RedisError::from((redis::ErrorKind::Client, "the lock was not ours")).into()),
     }
 }

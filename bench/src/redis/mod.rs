@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::fleet::DRAIN;
 use crate::local;
 use crate::report::Figure;
-use bare::Bare;
+pub(crate) use bare::{Bare, BareLock, client as bare_client};
 use kv::Verb;
 use uncontended::Fencing;
 
@@ -129,8 +129,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn connect(url: &str) -> Result<Self, Error> {
-        let random = getrandom::u64().map_err(|error| Error::surprise(error.to_string()))?;
-        let prefix = format!("tenure-bench-{random:016x}");
+        let prefix = prefix()?;
         let redis = Redis::builder(url).prefix(&prefix).connect().await?;
         let bare = Bare::connect(url).await?;
         Ok(Site { locker: Locker::new(redis), bare, url: url.into(), prefix })
@@ -168,19 +167,30 @@ impl Site {
     /// Ends our side and removes every key of this run.
     pub(crate) async fn clear(&self) -> Result<(), Error> {
         self.locker.shutdown(DRAIN).await;
-        let mut connection = self.bare.connection();
-        let (mut cursor, pattern) = (0_u64, format!("{}:*", self.prefix));
-        loop {
-            let mut scan = ::redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_AT_ONCE);
-            let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
-            if !keys.is_empty() {
-                connection.unlink::<_, ()>(keys).await?;
-            }
-            if next == 0 {
-                return Ok(());
-            }
-            cursor = next;
+        clear(&self.bare, &self.prefix).await
+    }
+}
+
+/// What the keys of one run start with.
+pub(crate) fn prefix() -> Result<String, Error> {
+    let random = getrandom::u64().map_err(|error| Error::surprise(error.to_string()))?;
+    Ok(format!("tenure-bench-{random:016x}"))
+}
+
+/// Removes every key of a run from a server.
+pub(crate) async fn clear(server: &Bare, prefix: &str) -> Result<(), Error> {
+    let mut connection = server.connection();
+    let (mut cursor, pattern) = (0_u64, format!("{prefix}:*"));
+    loop {
+        let mut scan = ::redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(KEYS_AT_ONCE);
+        let (next, keys): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
+        if !keys.is_empty() {
+            connection.unlink::<_, ()>(keys).await?;
         }
+        if next == 0 {
+            return Ok(());
+        }
+        cursor = next;
     }
 }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use redis::io::tcp::socket2::SockRef;
 use tenure_core::backend::BoxFuture;
 use tenure_core::time::Clock;
-use tenure_testkit::servers::RedisServer;
+use tenure_testkit::servers::{RedisServer, SentinelSet};
 use tenure_testkit::wait::eventually;
 
 use super::open::Names;
 use super::{Dial, Link, Login, Route, Server, Target};
+use crate::sentinel::Sentinels;
 use crate::trouble::Cause;
-use crate::url::Place;
+use crate::url::{Address, Place};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -74,6 +75,34 @@ async fn t47_names_are_looked_up_anew() {
     let second = link.live().await.unwrap();
     assert_ne!(first.run_id(), second.run_id());
     assert_eq!(*book.asked.lock().unwrap(), asked + 1);
+}
+
+/// t47: so is the name of a Sentinel. One that leads to other Sentinels by now leads to their master.
+#[tokio::test]
+async fn t47_names_of_sentinels_are_looked_up_anew() {
+    let (one, two) = (SentinelSet::start_small(), SentinelSet::start_small());
+    let book = Arc::new(Book::default());
+    let mut dial = Dial::new(Login::default(), None, TIMEOUT, TIMEOUT);
+    dial.names = book.clone();
+    let named = [Address::Tcp("db.example".into(), 26_379)];
+    let sentinels = Sentinels::new("locks", &named, dial, Clock::system());
+    let route = Route::Sentinel(Arc::new(sentinels));
+    let target = Target::new(route, Dial::new(Login::default(), None, TIMEOUT, TIMEOUT));
+    let link = Link::new(Arc::new(Server::new(target, Clock::system())));
+    let error = link.live().await.unwrap_err();
+    assert_eq!(error.cause(), Cause::Down, "a name without an address");
+    let is_at = async |set: &SentinelSet| {
+        let run_id = format!("run_id:{}", link.live().await.ok()?.run_id());
+        let info = set.nodes()[0].client().text(&["INFO", "server"])?;
+        info.contains(&run_id).then_some(())
+    };
+    book.lead_to(&[one.sentinels()[0].port()]);
+    eventually("a connection", || async { is_at(&one).await.is_some() }).await;
+    let first = link.live().await.unwrap();
+    book.lead_to(&[two.sentinels()[0].port()]);
+    one.nodes()[0].kill();
+    assert!(link.call(&first, redis::cmd("PING")).await.is_err());
+    eventually("the other master", || async { is_at(&two).await.is_some() }).await;
 }
 
 /// t47: a name that leads nowhere is unavailable within the connect time-out, and is named.

@@ -165,8 +165,9 @@ impl Shared {
         self.first().response_timeout()
     }
 
-    fn connect_timeout(&self) -> Duration {
-        self.first().server().connect_timeout
+    /// How long nodes that cannot be reached are waited for, at the least.
+    fn patience_while_down(&self) -> Duration {
+        self.first().server().server.patience()
     }
 
     fn refuse_forked(&self) -> Result<(), Fault> {

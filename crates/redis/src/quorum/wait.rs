@@ -111,7 +111,7 @@ impl Shared {
         patience: Patience,
         absent_since: Option<Time>,
     ) -> Result<Duration, Fault> {
-        let longest = self.connect_timeout() + claim.retry_interval() * RETRIES_WHILE_DOWN;
+        let longest = self.patience_while_down() + claim.retry_interval() * RETRIES_WHILE_DOWN;
         let too_long = |since: Time| self.clock().now() >= since.after(longest);
         if patience == Patience::No || absent_since.is_some_and(too_long) {
             return Err(fault);

@@ -12,4 +12,5 @@ mod support;
 mod failover;
 mod trust;
 mod login;
+mod tls;
 mod replicas;

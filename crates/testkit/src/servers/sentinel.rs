@@ -25,6 +25,7 @@ const FAILOVER_TIMEOUT: u32 = 5_000;
 pub struct Sentinel {
     program: Mutex<Program>,
     port: u16,
+    tls_port: Option<u16>,
     dir: TempDir,
 }
 
@@ -33,12 +34,12 @@ impl Sentinel {
     fn start(master: u16, quorum: usize, secrets: &Secrets) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for _ in 0..10 {
-            let port = free_port();
-            let text = secrets.configure(port, master, quorum);
+            let (port, tls_port) = (free_port(), secrets.tls_port());
+            let text = secrets.configure((port, tls_port), master, quorum);
             fs::write(dir.path().join("sentinel.conf"), text).expect("a configuration");
             let mut program = launch(&dir);
             if is_up(&mut program, port) {
-                return Sentinel { program: Mutex::new(program), port, dir };
+                return Sentinel { program: Mutex::new(program), port, tls_port, dir };
             }
         }
         panic!("redis-server --sentinel ended at once, ten times");
@@ -98,15 +99,38 @@ fn launch(dir: &TempDir) -> Program {
     Program::spawn(command.arg("--dir").arg(dir.path()))
 }
 
-/// The passwords of a set.
+/// The passwords of a set, and its papers.
 #[derive(Default)]
 struct Secrets {
     master: Option<String>,
     sentinel: Option<String>,
+    /// What of TLS is said on a command line.
+    tls: Vec<String>,
 }
 
 impl Secrets {
-    fn configure(&self, port: u16, master: u16, quorum: usize) -> String {
+    /// Where to speak TLS, if that is wanted.
+    fn tls_port(&self) -> Option<u16> {
+        (!self.tls.is_empty()).then(free_port)
+    }
+
+    /// What a server is started with.
+    fn args(&self, tls_port: Option<u16>) -> Vec<String> {
+        let password = self.master.iter().flat_map(|password| ["--requirepass", password]);
+        // Else a replica waits five seconds for others to come.
+        let common = ["--repl-diskless-sync-delay", "0"].into_iter().chain(password);
+        let mut args: Vec<String> = common.map(String::from).collect();
+        args.extend(tls_port.iter().flat_map(|port| ["--tls-port".into(), port.to_string()]));
+        args.extend(self.tls.iter().cloned());
+        args
+    }
+
+    fn configure(
+        &self,
+        (port, tls_port): (u16, Option<u16>),
+        master: u16,
+        quorum: usize,
+    ) -> String {
         let mut text = format!(
             "port {port}\nbind 127.0.0.1\nloglevel warning\n\
              sentinel monitor {SERVICE} 127.0.0.1 {master} {quorum}\n\
@@ -119,6 +143,11 @@ impl Secrets {
         }
         if let Some(password) = &self.sentinel {
             text += &format!("requirepass {password}\nsentinel sentinel-pass {password}\n");
+        }
+        if let Some(port) = tls_port {
+            text += &format!("tls-port {port}\ntls-replication yes\n");
+            let pairs = self.tls.chunks(2);
+            pairs.for_each(|pair| text += &format!("{}\n", pair.join(" ").trim_start_matches('-')));
         }
         text
     }
@@ -157,22 +186,33 @@ impl SentinelSet {
     ///
     /// As [`start`](Self::start).
     pub fn start_secret(master: &str, sentinel: &str) -> Self {
-        let secrets = Secrets { master: Some(master.into()), sentinel: Some(sentinel.into()) };
-        Self::start_as(0, 1, secrets)
+        let (master, sentinel) = (Some(master.into()), Some(sentinel.into()));
+        Self::start_as(0, 1, Secrets { master, sentinel, ..Secrets::default() })
+    }
+
+    /// The same without passwords, and with TLS on a port of its own for each; `papers` as on a server's
+    /// command line: `["--tls-cert-file", …]`.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_tls(papers: &[&str]) -> Self {
+        let tls = papers.iter().map(|word| (*word).into()).collect();
+        Self::start_as(0, 1, Secrets { tls, ..Secrets::default() })
     }
 
     fn start_as(replicas: usize, sentinels: usize, secrets: Secrets) -> Self {
-        let password = secrets.master.iter().flat_map(|password| ["--requirepass", password]);
-        // Else a replica waits five seconds for others to come.
-        let args: Vec<_> =
-            ["--repl-diskless-sync-delay", "0"].into_iter().chain(password).collect();
+        let tls_port = secrets.tls_port();
+        let args = secrets.args(tls_port);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let master = RedisServer::start_with(&args);
         let port = master.port().to_string();
         let of_master = [args.as_slice(), &["--replicaof", "127.0.0.1", &port]].concat();
         let mut nodes = vec![master];
         nodes.extend((0..replicas).map(|_| RedisServer::start_with(&of_master)));
         let quorum = sentinels / 2 + 1;
-        let watch = |_| Sentinel::start(nodes[0].port(), quorum, &secrets);
+        let master = tls_port.unwrap_or(nodes[0].port());
+        let watch = |_| Sentinel::start(master, quorum, &secrets);
         let sentinels = (0..sentinels).map(watch).collect();
         let set = SentinelSet { sentinels, nodes, secrets };
         set.wait_until_whole();
@@ -215,11 +255,13 @@ impl SentinelSet {
         replicas.iter().filter(healthy).count()
     }
 
-    /// What clients are told: `redis+sentinel://host,host,host/service`.
+    /// What clients are told: `redis+sentinel://host,host,host/service`, or `rediss+sentinel://…` with TLS.
     pub fn url(&self) -> String {
+        let port = |one: &Sentinel| one.tls_port.unwrap_or(one.port);
         let hosts: Vec<_> =
-            self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
-        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+            self.sentinels.iter().map(|one| format!("127.0.0.1:{}", port(one))).collect();
+        let scheme = if self.secrets.tls.is_empty() { "redis" } else { "rediss" };
+        format!("{scheme}+sentinel://{}/{SERVICE}", hosts.join(","))
     }
 
     /// The Sentinels.
