@@ -14,6 +14,9 @@ use crate::process::Program;
 use crate::register::{FileRegister, Tally};
 use crate::wait::{DEADLINE, pass};
 
+/// The key that nobody fights for, and how often it is locked, to see whether anybody can.
+pub(super) const PROBE: &str = "probe";
+const PROBE_EVERY: &str = "10ms";
 /// The least that a contender is stopped for.
 const STOPPED_LEAST: Duration = Duration::from_millis(10);
 /// How often a register is looked at while it is waited for.
@@ -25,6 +28,8 @@ pub(super) struct Field {
     plan: Plan,
     recorder: Recorder,
     programs: Vec<(String, Program)>,
+    /// One that is left alone, for the figures of `pauses.rs`.
+    probe: Option<Program>,
     started: u64,
 }
 
@@ -38,7 +43,11 @@ impl Field {
         let recorder = Recorder::append_to(&dir.path().join("history/faults.jsonl"));
         let recorder = recorder.expect("the history can be written");
         let (url, plan, programs) = (url.into(), plan.clone(), Vec::new());
-        let mut field = Field { dir, url, plan, recorder, programs, started: 0 };
+        let mut field = Field { dir, url, plan, recorder, programs, probe: None, started: 0 };
+        field.probe = Some(field.spawn(PROBE, |command| {
+            command.arg(format!("--key={PROBE}")).args(["--tasks=1", "--brisk", "--seed=1"]);
+            command.arg(format!("--pause={PROBE_EVERY}"));
+        }));
         for _ in 0..field.plan.processes {
             let program = field.start(dice);
             field.programs.push(program);
@@ -59,21 +68,29 @@ impl Field {
     }
 
     fn start(&mut self, dice: &mut Dice) -> (String, Program) {
-        let owner = format!("p{}", self.started);
+        let (owner, seed) = (format!("p{}", self.started), dice.roll());
         self.started += 1;
+        let program = self.spawn(&owner, |command| {
+            command.args(self.plan.keys.iter().map(|key| format!("--key={key}")));
+            command.arg(format!("--tasks={}", self.plan.tasks)).arg(format!("--seed={seed}"));
+            command.args(self.plan.brisk.then_some("--brisk"));
+        });
+        (owner, program)
+    }
+
+    /// Starts a contender, and waits until it is ready.
+    fn spawn(&self, owner: &str, what: impl FnOnce(&mut Command)) -> Program {
         let mut command = Command::new(&self.plan.program);
-        command.arg("contend").arg("--url").arg(&self.url).arg("--owner").arg(&owner);
-        command.args(self.plan.keys.iter().map(|key| format!("--key={key}")));
+        command.arg("contend").arg("--url").arg(&self.url).arg("--owner").arg(owner);
         let ttls = self.plan.pace.ttls.iter();
         command.args(ttls.map(|ttl| format!("--ttl={}", humantime::format_duration(*ttl))));
         command.arg("--history").arg(self.path("history").join(format!("{owner}.jsonl")));
         command.arg("--registers").arg(self.path("registers"));
         command.arg("--until").arg(self.path("over"));
-        command.arg(format!("--tasks={}", self.plan.tasks)).arg(format!("--seed={}", dice.roll()));
-        command.args(self.plan.brisk.then_some("--brisk"));
+        what(&mut command);
         let mut program = Program::spawn(&mut command);
         program.wait_for("ready");
-        (owner, program)
+        program
     }
 
     /// Stops and kills, or only waits, until `end`.
@@ -140,6 +157,7 @@ impl Field {
         for (owner, program) in &mut self.programs {
             assert!(program.wait().success(), "`{owner}` failed");
         }
+        assert!(self.probe.iter_mut().all(|probe| probe.wait().success()), "the probe failed");
     }
 
     /// What became of all updates.

@@ -19,7 +19,7 @@
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
 //! | `field.rs` | the contenders |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
-//! | `pauses.rs` | how long faults kept everybody from getting anything |
+//! | `pauses.rs` | how long faults kept a free key from being had |
 //! | `outcome.rs` | figures |
 
 mod arena;

@@ -33,7 +33,7 @@ pub struct Outcome {
     pub pace: Pace,
     /// How often each fault struck.
     pub faults: Counts,
-    /// How long each kind of fault of servers and networks kept everybody from getting anything.
+    /// How long each kind of fault of servers and networks kept a key that nobody else wants from being had.
     pub pauses: BTreeMap<&'static str, Pauses>,
     /// The judge's.
     pub verdict: Verdict,
@@ -103,7 +103,7 @@ impl fmt::Display for Outcome {
             let (median, longest) = (pauses.median(), pauses.longest());
             write!(
                 f,
-                "\nnobody was granted anything for {median:.1?}, at most {longest:.1?}: {name}"
+                "\na free key could not be had for {median:.1?}, at most {longest:.1?}: {name}"
             )
         })?;
         write!(f, "\n{} hand-overs between processes", self.hand_overs)?;

@@ -1,12 +1,17 @@
 //! How long faults kept everybody from getting anything.
 //!
-//! In: when each fault struck, and the history. Out: for each kind of fault, how long nobody was
-//! granted any key after it struck and before the next one did: the time that recovery took.
+//! In: when each fault struck, and the history of one that locks a key of its own all the time. Out: for
+//! each kind of fault, how long it could not, after it struck and before the next one did: the time that
+//! recovery took.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::field::PROBE;
 use crate::history::{Event, History};
+
+/// How long before a fault the last grant may be, in nanoseconds, if nothing was amiss by then.
+const JUST_BEFORE: u64 = 50_000_000;
 
 /// A fault, and when it began, in nanoseconds of the host's boot-time clock.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +39,8 @@ impl Pauses {
 /// What each kind of fault did.
 pub(super) fn pauses(blows: &[Blow], history: &History) -> BTreeMap<&'static str, Pauses> {
     let records = history.records().iter();
-    let granted = records.filter(|record| matches!(record.event, Event::Granted { .. }));
+    let granted = records.filter(|record| record.key == PROBE);
+    let granted = granted.filter(|record| matches!(record.event, Event::Granted { .. }));
     let grants: Vec<u64> = granted.map(|record| record.at).collect();
     let mut all = BTreeMap::<_, Pauses>::new();
     for (number, blow) in blows.iter().enumerate() {
@@ -45,15 +51,17 @@ pub(super) fn pauses(blows: &[Blow], history: &History) -> BTreeMap<&'static str
     all
 }
 
-/// The longest time without a grant that began after `from`, or was under way then, and before `next`.
+/// The longest time without a grant that began after `from`, or just before, and before `next`. One that
+/// was under way for longer is an earlier fault's.
 fn longest(grants: &[u64], from: u64, next: u64) -> Duration {
     let first = grants.partition_point(|at| *at < from);
-    let mut last = from;
+    let before = first.checked_sub(1).map_or(0, |at| grants[at]);
+    let mut last = (from - before <= JUST_BEFORE).then_some(from);
     let mut pause = 0;
     for at in &grants[first..] {
-        pause = pause.max(at - last);
-        last = *at;
-        if last >= next {
+        pause = pause.max(last.map_or(0, |last| at - last));
+        last = Some(*at);
+        if *at >= next {
             break;
         }
     }
@@ -67,11 +75,14 @@ mod tests {
     /// A pause counts from the fault on, and for the fault after which it began.
     #[test]
     fn pauses_belong_to_faults() {
-        let grants = [10, 20, 90, 100, 130];
-        let pause = |from, next| longest(&grants, from, next).as_nanos();
-        assert_eq!(pause(15, 95), 70);
-        assert_eq!(pause(50, 95), 40);
-        assert_eq!(pause(95, u64::MAX), 30);
+        let grants = [10, 20, 90, 100, 130].map(|at| at * 10_000_000);
+        let pause = |from: u64, next: u64| {
+            longest(&grants, from * 10_000_000, next.saturating_mul(10_000_000)).as_millis()
+        };
+        assert_eq!(pause(15, 95), 700);
+        assert_eq!(pause(22, 95), 680);
+        assert_eq!(pause(50, 95), 100, "the pause was there before it");
+        assert_eq!(pause(95, u64::MAX), 300);
         assert_eq!(pause(200, u64::MAX), 0);
     }
 }

@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// What chance follows from.
     #[arg(long)]
     seed: u64,
+    /// How long each task pauses between two claims.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "0s")]
+    pause: Duration,
     /// Mostly wait and let go at once: as many hand-overs as can be.
     #[arg(long)]
     brisk: bool,
@@ -122,6 +125,9 @@ impl Contender {
                 Ok(Some(guard)) => self.hold(key, guard, &noted).await,
                 Ok(None) => noted.gave_up("busy, or given up"),
                 Err(error) => noted.gave_up(error),
+            }
+            if !options.pause.is_zero() {
+                tokio::time::sleep(options.pause).await;
             }
         }
     }
