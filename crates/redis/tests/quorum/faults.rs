@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tenure_core::backend::{Backend, FaultKind, Loss, Release, Renewal, Then};
+use tenure_core::backend::{Attempt, Backend, FaultKind, Loss, Release, Renewal, Term, Then};
 use tenure_testkit::meddle::renewals;
 use tenure_testkit::servers::RedisServer;
 use tenure_testkit::servers::proxy::{Proxy, Way};
@@ -60,7 +60,7 @@ async fn t17_three_nodes_are_dead() {
     assert!(matches!(fault.kind(), FaultKind::Unavailable | FaultKind::Unknown), "{fault:?}");
     assert!(fault.to_string().starts_with("fewer than 3 of 5 nodes can be counted on"), "{fault}");
     assert!(start.elapsed() < TIMEOUT * 4, "{:?}", start.elapsed());
-    assert_eq!(nodes.locked("k"), 0, "votes of a minority are given back");
+    eventually("votes of a minority to be given back", || async { nodes.locked("k") == 0 }).await;
     let error = within("the end of patience", store.acquire(&asked)).await.unwrap_err();
     assert_eq!(error.kind(), FaultKind::Unavailable);
 }
@@ -239,10 +239,15 @@ async fn t20_a_process_that_stood_still() {
     let asked = claim("k", Duration::from_millis(200));
     let mut asking = store.try_acquire(&asked);
     // Asked, and then nobody looks while the answers come in, on the threads of the runtime.
+    nodes.0.iter().for_each(RedisServer::pause);
     let polled = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await;
     assert!(polled.is_pending(), "{polled:?}");
+    nodes.0.iter().for_each(RedisServer::go_on);
     pass(Duration::from_millis(400));
-    let answer = asking.await;
-    assert!(answer.is_err(), "{answer:?}");
+    let on_again = store.clock().now();
+    // It may have asked once more, if others seemed to ask too; what came in meanwhile does not count.
+    if let Ok(Attempt::Granted(grant)) = asking.await {
+        assert!(matches!(grant.term, Term::Lease { from, .. } if from >= on_again), "{grant:?}");
+    }
     eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
 }

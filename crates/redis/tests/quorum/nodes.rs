@@ -121,3 +121,14 @@ async fn t15_young_nodes_do_not_vote() {
     let guard = within("the nodes to be old enough", wait.into_future()).await.unwrap();
     guard.release().await.unwrap();
 }
+
+/// t61: a quorum that is to wait for replicas is a mistake, by URL and by builder.
+#[test]
+fn t61_no_replicas() {
+    let flaw = "a quorum has no use for `replicas`: its nodes vote";
+    let url = "redis+quorum://a,b,c?replicas=1";
+    assert_eq!(Quorum::builder(url).quorum_later().unwrap_err().to_string(), flaw);
+    let built = Quorum::builder("redis+quorum://a,b,c").replicas(1).quorum_later();
+    assert_eq!(built.unwrap_err().to_string(), flaw);
+    assert!(Quorum::builder("redis+quorum://a,b,c?replicas=0").quorum_later().is_ok());
+}

@@ -57,7 +57,12 @@ pub(crate) fn url_of(ports: impl Iterator<Item = u16>) -> String {
 }
 
 pub(crate) async fn connect(url: &str) -> Quorum {
-    let builder = Quorum::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    connect_within(url, TIMEOUT).await
+}
+
+/// The same with other time-outs.
+pub(crate) async fn connect_within(url: &str, timeout: Duration) -> Quorum {
+    let builder = Quorum::builder(url).connect_timeout(timeout).response_timeout(timeout);
     builder.trust_restarted().quorum().await.expect("the nodes can be used")
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_core::Locker;
-use tenure_testkit::wait::within;
+use tenure_testkit::wait::{eventually, within};
 
 use crate::support::Nodes;
 
@@ -51,7 +51,8 @@ async fn no_lockstep() {
 async fn t48_many_clients_take_turns() {
     let nodes = Nodes::start();
     assert_eq!(fight(&nodes, 6, 5).await, 30);
-    assert_eq!(nodes.locked("k"), 0);
+    // A release is done when a majority is; the others follow.
+    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
 }
 
 /// A9: whoever waits is told: hand-overs do not wait for the heartbeat of a second.
