@@ -11,6 +11,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -30,6 +31,10 @@ const EMPTY_LOOKS: u32 = 5;
 /// With nothing to look at for so long the ticker ends; the next bound starts another.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// In how many parts bounds are kept: each thread has its own, so that those that work at the same time do
+/// not meet.
+const PARTS: usize = 8;
+
 /// Bounds that one ticker looks after. Cheap to clone; clones share the ticker.
 #[derive(Clone, Debug)]
 pub struct Bounds {
@@ -39,22 +44,27 @@ pub struct Bounds {
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    parts: [Part; PARTS],
+    ticker: Mutex<Ticker>,
+    /// Whether it looks: to be read at every wait.
+    looks: AtomicBool,
     /// Told when a ticker that has nothing to look at gets something.
     entered: Condvar,
 }
+
+/// On a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
-    ticker: Ticker,
-    /// How many looks in a row have found nothing.
-    empty_looks: u32,
 }
 
 /// What the ticker does.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ticker {
     #[default]
     Gone,
@@ -67,6 +77,13 @@ enum Ticker {
 struct Slot {
     until: Time,
     waker: Waker,
+}
+
+/// Where a bound is kept.
+#[derive(Clone, Copy)]
+struct Place {
+    part: usize,
+    slot: usize,
 }
 
 impl Bounds {
@@ -94,13 +111,19 @@ impl Bounds {
         Within { bounds: self, longest, place: None, work }.await
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn enter(&self, until: Time, waker: &Waker) -> Place {
+        let part = own_part();
+        Place { part, slot: self.shared.part(part).enter(until, waker) }
     }
 
-    /// Has somebody look, if nobody does.
-    fn see_to_ticking(&self, mut state: MutexGuard<'_, State>) {
-        match std::mem::replace(&mut state.ticker, Ticker::Looks) {
+    /// Has somebody look, if nobody does. To be asked after entering: a ticker that is about to rest
+    /// says so before it looks for the last time.
+    fn see_to_ticking(&self) {
+        if self.shared.looks.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut ticker = self.shared.ticker();
+        match *ticker {
             Ticker::Looks => {}
             Ticker::Rests => self.shared.entered.notify_one(),
             Ticker::Gone => {
@@ -108,39 +131,86 @@ impl Bounds {
                 let thread = std::thread::Builder::new().name("tenure-bounds".into());
                 if thread.spawn(move || bounds.tick()).is_err() {
                     // Without a thread to be had the next poll of anybody tries again.
-                    state.ticker = Ticker::Gone;
+                    return;
                 }
             }
         }
+        self.shared.set(&mut ticker, Ticker::Looks);
     }
 
     /// Looks at the bounds until there have been none for a while.
     fn tick(&self) {
-        while let Some((due, pause)) = self.look() {
+        let mut empty_looks = 0;
+        loop {
+            empty_looks = if self.shared.is_empty() { empty_looks + 1 } else { 0 };
+            if empty_looks > EMPTY_LOOKS && !self.shared.rest() {
+                return;
+            }
+            let now = self.clock.now();
+            let (due, pause) = self.shared.look(now);
             due.into_iter().for_each(Waker::wake);
-            std::thread::sleep(pause);
+            std::thread::sleep(if self.clock.is_manual() { TICK } else { pause });
         }
     }
+}
 
-    /// Those whose time has come, and how long to sleep then; `None` if nobody comes for long.
-    fn look(&self) -> Option<(Vec<Waker>, Duration)> {
-        let mut state = self.state();
-        state.empty_looks = if state.is_empty() { state.empty_looks + 1 } else { 0 };
-        if state.empty_looks > EMPTY_LOOKS {
-            // What a crowd needed is not kept for ever.
-            *state = State { ticker: Ticker::Rests, ..State::default() };
-            let rested =
-                self.shared.entered.wait_timeout_while(state, IDLE, |state| state.is_empty());
-            state = rested.unwrap_or_else(PoisonError::into_inner).0;
-            if state.is_empty() {
-                state.ticker = Ticker::Gone;
-                return None;
+/// This thread's part.
+fn own_part() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % PARTS;
+    }
+    OWN.try_with(|own| *own).unwrap_or(0)
+}
+
+impl Shared {
+    fn part(&self, part: usize) -> MutexGuard<'_, State> {
+        self.parts[part].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = MutexGuard<'_, State>> {
+        (0..PARTS).map(|part| self.part(part))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts().all(|part| part.is_empty())
+    }
+
+    fn ticker(&self) -> MutexGuard<'_, Ticker> {
+        self.ticker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, ticker: &mut Ticker, to: Ticker) {
+        *ticker = to;
+        self.looks.store(to == Ticker::Looks, Ordering::SeqCst);
+    }
+
+    /// Those whose time has come, and how long to sleep then.
+    fn look(&self, now: Time) -> (Vec<Waker>, Duration) {
+        let look = |(mut due, pause): (Vec<_>, Duration), part: MutexGuard<'_, State>| {
+            due.extend(part.due(now));
+            (due, pause.min(part.pause(now)))
+        };
+        self.parts().fold((Vec::new(), COARSE_MIN), look)
+    }
+
+    /// Sleeps until somebody comes; whether anybody did.
+    fn rest(&self) -> bool {
+        let mut ticker = self.ticker();
+        self.set(&mut ticker, Ticker::Rests);
+        // What a crowd needed is not kept for ever.
+        self.parts().filter(|part| part.is_empty()).for_each(|mut part| *part = State::default());
+        if self.is_empty() {
+            let rests = |ticker: &mut Ticker| *ticker == Ticker::Rests;
+            let rested = self.entered.wait_timeout_while(ticker, IDLE, rests);
+            ticker = rested.unwrap_or_else(PoisonError::into_inner).0;
+            if *ticker == Ticker::Rests {
+                self.set(&mut ticker, Ticker::Gone);
+                return false;
             }
-            state.ticker = Ticker::Looks;
         }
-        let now = self.clock.now();
-        let pause = if self.clock.is_manual() { TICK } else { state.pause(now) };
-        Some((state.wakers(now), pause))
+        self.set(&mut ticker, Ticker::Looks);
+        true
     }
 }
 
@@ -149,7 +219,7 @@ struct Within<'a, F> {
     bounds: &'a Bounds,
     longest: Duration,
     /// Where the waker is, once it was needed.
-    place: Option<usize>,
+    place: Option<Place>,
     work: F,
 }
 
@@ -161,21 +231,23 @@ impl<F: Future + Unpin> Future for Within<'_, F> {
             return Poll::Ready(Some(done));
         }
         let (bounds, now) = (self.bounds, self.bounds.clock.now());
-        let mut state = bounds.state();
         match self.place {
-            None => self.place = Some(state.enter(now.after(self.longest), cx.waker())),
-            Some(place) if state.is_over(place, now, cx.waker()) => return Poll::Ready(None),
-            Some(_) => {}
+            None => self.place = Some(bounds.enter(now.after(self.longest), cx.waker())),
+            Some(Place { part, slot }) => {
+                if bounds.shared.part(part).is_over(slot, now, cx.waker()) {
+                    return Poll::Ready(None);
+                }
+            }
         }
-        bounds.see_to_ticking(state);
+        bounds.see_to_ticking();
         Poll::Pending
     }
 }
 
 impl<F> Drop for Within<'_, F> {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.bounds.state().leave(place);
+        if let Some(Place { part, slot }) = self.place {
+            self.bounds.shared.part(part).leave(slot);
         }
     }
 }
@@ -223,9 +295,9 @@ impl State {
     }
 
     /// Those to wake because their time has come.
-    fn wakers(&self, by: Time) -> Vec<Waker> {
-        let due = self.slots.iter().flatten().filter(|slot| slot.until <= by);
-        due.map(|slot| slot.waker.clone()).collect()
+    fn due(&self, by: Time) -> impl Iterator<Item = Waker> {
+        let due = self.slots.iter().flatten().filter(move |slot| slot.until <= by);
+        due.map(|slot| slot.waker.clone())
     }
 }
 
@@ -248,7 +320,7 @@ mod tests {
             assert_eq!(bounds.within(longest, Box::pin(pending::<()>())).await, None);
             assert!(clock.now().since(start) >= longest);
         }
-        assert!(bounds.state().is_empty());
+        assert!(bounds.shared.is_empty());
     }
 
     /// A bound follows the clock that it is by.
@@ -290,7 +362,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| other.block_on(tokio::task::yield_now()));
         });
-        assert!(!bounds.state().is_empty(), "the other runtime waits");
+        assert!(!bounds.shared.is_empty(), "the other runtime waits");
         assert_eq!(bounds.within(coarse(), Box::pin(pending::<()>())).await, None);
         other.shutdown_background();
     }
@@ -301,7 +373,7 @@ mod tests {
         let bounds = Bounds::new(Clock::system());
         for _ in 0..2 {
             assert_eq!(bounds.within(coarse(), Box::pin(pending::<()>())).await, None);
-            while bounds.state().ticker != Ticker::Rests {
+            while *bounds.shared.ticker() != Ticker::Rests {
                 tokio::time::sleep(TICK).await;
             }
         }

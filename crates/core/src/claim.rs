@@ -286,6 +286,7 @@ pub struct Claim {
     key: Key,
     token: Token,
     terms: Terms,
+    process: u32,
     /// Boxed: it is large, and most claims see nobody.
     sight: Mutex<Option<Box<Sight>>>,
     /// Told when the wait is to end because the locker is shut down.
@@ -370,8 +371,14 @@ impl Terms {
 impl Claim {
     /// A claim on `key` under a token of its own.
     pub fn new(key: Key, token: Token, terms: Terms) -> Self {
+        Self::made_by(std::process::id(), key, token, terms)
+    }
+
+    /// The same for whoever has asked for the number of this process already, which is a call of the
+    /// system each time.
+    pub(crate) fn made_by(process: u32, key: Key, token: Token, terms: Terms) -> Self {
         let (sight, closed, contended, lost) = Default::default();
-        Claim { key, token, terms, sight, closed, contended, lost }
+        Claim { key, token, terms, process, sight, closed, contended, lost }
     }
 
     /// What is claimed.
@@ -382,6 +389,11 @@ impl Claim {
     /// The claim's identity at the server.
     pub fn token(&self) -> Token {
         self.token
+    }
+
+    /// The process that made it. One that was forked from that has none of its connections.
+    pub fn process(&self) -> u32 {
+        self.process
     }
 
     /// How much of the key is claimed.

@@ -129,14 +129,15 @@ impl Engine {
     }
 
     pub(crate) fn new_claim(&self, key: &Key, terms: Terms) -> Result<Claim, Error> {
-        if self.is_forked() {
+        let process = std::process::id();
+        if process != self.pid {
             return Err(Error::forked(key));
         }
         let token = self.tokens.next().map_err(|error| {
             let fault = Fault::new(FaultKind::Unavailable, "the system gives no random numbers");
             Error::backend(Some(key), fault.caused_by(error))
         })?;
-        Ok(Claim::new(key.clone(), token, terms))
+        Ok(Claim::made_by(process, key.clone(), token, terms))
     }
 
     /// Refuses what needs a lease that another process can carry on.

@@ -279,7 +279,7 @@ impl Shared {
 
     /// Refuses what this engine cannot do before anything is sent.
     pub(crate) fn refuse_unsupported(&self, claim: &Claim) -> Result<(), Fault> {
-        self.refuse_forked()?;
+        self.refuse_other(claim.process())?;
         match claim.mode() {
             Mode::Exclusive => Ok(()),
             Mode::Permits { .. } => {
@@ -288,9 +288,13 @@ impl Shared {
         }
     }
 
-    /// A forked child has its parent's sockets, and would be told its parent's turns.
     pub(crate) fn refuse_forked(&self) -> Result<(), Fault> {
-        match std::process::id() == self.pid {
+        self.refuse_other(std::process::id())
+    }
+
+    /// A forked child has its parent's sockets, and would be told its parent's turns.
+    fn refuse_other(&self, process: u32) -> Result<(), Fault> {
+        match process == self.pid {
             true => Ok(()),
             false => Err(Fault::new(FaultKind::Invalid, FORKED)),
         }

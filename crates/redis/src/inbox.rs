@@ -14,7 +14,7 @@
 
 mod desk;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ struct Shared {
 pub(crate) struct Ears {
     /// The server's turn in which we are subscribed.
     open: watch::Sender<Option<u64>>,
+    /// One more than that turn, or zero: to be read for every lock.
+    heard: AtomicU64,
     cut: Notify,
     /// When we were last subscribed: what was said before that, we may have missed.
     opened: Mutex<Option<Time>>,
@@ -71,8 +73,13 @@ pub(crate) struct Ears {
 
 impl Ears {
     fn new() -> Self {
-        let (cut, opened, missed) = Default::default();
-        Ears { open: watch::Sender::new(None), cut, opened, missed }
+        let (heard, cut, opened, missed) = Default::default();
+        Ears { open: watch::Sender::new(None), heard, cut, opened, missed }
+    }
+
+    fn set(&self, turn: Option<u64>) {
+        self.heard.store(turn.map_or(0, |turn| turn + 1), Ordering::Release);
+        self.open.send_replace(turn);
     }
 
     fn opened(&self) -> MutexGuard<'_, Option<Time>> {
@@ -121,8 +128,7 @@ impl Inbox {
 
     /// Whether a turn would be told to us, by the server that commands go to.
     pub(crate) fn hears(&self) -> bool {
-        let open = *self.shared.ears.open.borrow();
-        open.is_some_and(|turn| self.shared.server.is_at(turn))
+        self.shared.ears.heard.load(Ordering::Acquire) == self.shared.server.turn() + 1
     }
 
     /// Tells when that has changed.
@@ -197,7 +203,7 @@ impl Shared {
     /// Hears what there is to hear until that ends; why it did.
     async fn listen(&self, live: &Arc<Live>) -> Trouble {
         let _deaf = Deaf(self.ears.clone());
-        self.ears.open.send_replace(Some(live.turn()));
+        self.ears.set(Some(live.turn()));
         if self.ears.opened().replace(self.server.clock().now()).is_some() {
             self.ears.missed.store(true, Ordering::SeqCst);
         }
@@ -237,6 +243,6 @@ struct Deaf(Arc<Ears>);
 
 impl Drop for Deaf {
     fn drop(&mut self) {
-        self.0.open.send_replace(None);
+        self.0.set(None);
     }
 }

@@ -5,6 +5,9 @@
 //! The driver's price is by request, not by command: a message to its task, a buffer, a wake-up. So
 //! whoever asks leaves the command here, and a carrier takes along all that has been left meanwhile.
 //! Commands go out in the order in which they were left.
+//!
+//! It waits for as many as the server still has to answer: while the server works on one half of what
+//! is asked for, the other half comes together. One that has nothing to do is never kept waiting.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,8 +22,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use tenure_core::backend::BoxFuture;
 use tokio::sync::oneshot;
 
-/// How many commands go out together: enough to share the price, and few enough that the server works
-/// on some while we prepare the next.
+/// How many commands go out together: enough to share the price.
 const TOGETHER_MAX: usize = 32;
 
 /// The calls of one connection.
@@ -31,8 +33,10 @@ pub(super) struct Calls(Arc<Mutex<Left>>);
 #[derive(Default)]
 struct Left {
     calls: VecDeque<Call>,
-    /// To be woken when there is something again.
+    /// To be woken when there is enough again.
     carrier: Option<Waker>,
+    /// How many are enough.
+    enough: usize,
     /// There is no carrier any more.
     closed: bool,
 }
@@ -66,8 +70,8 @@ impl Calls {
     /// With their carrier, which is to run where the connection lives.
     pub(super) fn new(connection: MultiplexedConnection) -> (Self, Carrier) {
         let calls = Calls(Arc::default());
-        let (under_way, gathered) = Default::default();
-        let carrier = Carrier { calls: calls.clone(), connection, under_way, gathered };
+        let (under_way, unanswered) = Default::default();
+        let carrier = Carrier { calls: calls.clone(), connection, under_way, unanswered };
         (calls, carrier)
     }
 
@@ -92,13 +96,15 @@ impl Left {
         if !self.closed {
             self.calls.push_back(call);
         }
-        self.carrier.take()
+        if self.calls.len() < self.enough { None } else { self.carrier.take() }
     }
 
-    /// The next to go out together; or none, and then `carrier` is woken for more.
-    fn take(&mut self, carrier: &Waker) -> Vec<Call> {
-        if self.calls.is_empty() {
-            self.carrier = Some(carrier.clone());
+    /// The next to go out together, if there are `enough`; or none, and then `carrier` is woken when
+    /// there are.
+    fn take(&mut self, enough: usize, carrier: &Waker) -> Vec<Call> {
+        if self.calls.len() < enough {
+            (self.carrier, self.enough) = (Some(carrier.clone()), enough);
+            return Vec::new();
         }
         let many = self.calls.len().min(TOGETHER_MAX);
         self.calls.drain(..many).collect()
@@ -110,9 +116,15 @@ pub(super) struct Carrier {
     calls: Calls,
     connection: MultiplexedConnection,
     /// Answered in this order.
-    under_way: VecDeque<BoxFuture<'static, ()>>,
-    /// Whether others have had the time to join those that were left.
-    gathered: bool,
+    under_way: VecDeque<Together>,
+    /// How many calls those are.
+    unanswered: usize,
+}
+
+/// Calls that went out together, and how many.
+struct Together {
+    sent: BoxFuture<'static, ()>,
+    many: usize,
 }
 
 impl Future for Carrier {
@@ -121,9 +133,6 @@ impl Future for Carrier {
     /// Never ends by itself.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.bring(cx);
-        if self.gathers(cx) {
-            return Poll::Pending;
-        }
         while self.take_along(cx) {}
         Poll::Pending
     }
@@ -132,34 +141,27 @@ impl Future for Carrier {
 impl Carrier {
     fn bring(&mut self, cx: &mut Context<'_>) {
         while let Some(first) = self.under_way.front_mut() {
-            if first.as_mut().poll(cx).is_pending() {
+            if first.sent.as_mut().poll(cx).is_pending() {
                 return;
             }
+            self.unanswered -= first.many;
             self.under_way.pop_front();
         }
     }
 
-    /// Whether it lets all tasks that can run go first. While the server has something to do that
-    /// costs nothing, and most of them are about to ask for something as well.
-    fn gathers(&mut self, cx: &Context<'_>) -> bool {
-        let more = !self.under_way.is_empty() && !self.calls.left().calls.is_empty();
-        self.gathered = more && !self.gathered;
-        if self.gathered {
-            cx.waker().wake_by_ref();
-        }
-        self.gathered
-    }
-
-    /// Whether there was anything to take.
+    /// Whether there was enough to take.
     fn take_along(&mut self, cx: &mut Context<'_>) -> bool {
-        let calls = self.calls.left().take(cx.waker());
+        let enough = self.unanswered.clamp(1, TOGETHER_MAX);
+        let calls = self.calls.left().take(enough, cx.waker());
         if calls.is_empty() {
             return false;
         }
+        let many = calls.len();
         let mut sent: BoxFuture<'static, ()> = Box::pin(send(self.connection.clone(), calls));
         // Polled once, it stands in the driver's queue.
         if sent.as_mut().poll(cx).is_pending() {
-            self.under_way.push_back(sent);
+            self.under_way.push_back(Together { sent, many });
+            self.unanswered += many;
         }
         true
     }
