@@ -17,7 +17,7 @@
 //!   [`FaultKind::Unknown`]; the engine then repeats the call, abandons the claim, or waits for its
 //!   clock. It repeats a `release` with the same [`Then`].
 //! - **Bounded.** Every call but `acquire` and `tend` ends by itself within the backend's response
-//!   time-out.
+//!   time-out; `examine`, which asks for many things, within as many of them.
 //! - **Dropped means nothing.** A dropped future has no effect at the server; what it started is
 //!   undone by `abandon` or `release`. Every claim that was ever sent ends in one of the two, lost
 //!   ones included, and its token is never used again. What the server would keep for longer than a
@@ -39,6 +39,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
 use crate::claim::{Claim, Holder, Mode, Token};
+use crate::doctor::{self, Finding};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::Lease;
@@ -145,6 +146,12 @@ pub trait Backend: Send + Sync + 'static {
         seen: Token,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>>;
+
+    /// Looks for what makes locks of `ttl` unsafe here, and says what to do about it. Nothing is left
+    /// behind. A server that cannot be reached is a finding too.
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(async move { vec![doctor::trial(self, ttl).await] })
+    }
 
     /// Lets go of connections that this backend made itself.
     fn close(&self) -> BoxFuture<'_, ()>;

@@ -5,7 +5,8 @@
 //!
 //! The modules in the order in which a request passes through them:
 //! `locker` → `request` → `acquire` → `gate` → [`backend`], and back up: `lease` ← `renewal` ← `engine`,
-//! then `guard`, `run` and [`attribute`]. [`watch`] is for those who only look.
+//! then `guard`, `run` and [`attribute`]. [`watch`] is for those who only look, [`doctor`] for those who
+//! want to know first what they rely on.
 
 mod locker;
 mod request;
@@ -18,6 +19,7 @@ mod claim;
 pub mod watch;
 mod hints;
 pub mod backend;
+pub mod doctor;
 pub mod memory;
 pub mod file;
 mod lease;

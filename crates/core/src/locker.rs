@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Capabilities, LockInfo, Loss, Query, Release, Then};
 use crate::claim::{Claim, Token};
+use crate::doctor::Finding;
 use crate::engine::Engine;
 use crate::error::{Error, Waited};
 use crate::gate::{Entry, Lead, Patience};
@@ -153,6 +154,19 @@ impl Locker {
             return Err(Error::closed(None));
         }
         Watch::new(&self.engine, glob).await
+    }
+
+    /// Looks for what makes locks unsafe on this engine, and says what to do about it. A server that
+    /// cannot be reached is a finding too. Takes a lock of a random name for a moment.
+    ///
+    /// # Errors
+    ///
+    /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown).
+    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        match self.engine.closing.is_cancelled() {
+            true => Err(Error::closed(None)),
+            false => Ok(self.engine.backend.examine(self.engine.defaults.plain.ttl).await),
+        }
     }
 
     /// Whether anybody holds `key`.

@@ -14,6 +14,7 @@ use tenure_core::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
     Loss, Notice, Notices, Query, Release, Term, Then,
 };
+use tenure_core::doctor::Finding;
 use tenure_core::time::{Clock, Time};
 use tenure_core::{Claim, Error, Key, Lease, Mode, Token};
 use tokio::runtime::Handle;
@@ -441,6 +442,10 @@ impl Backend for Redis {
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         Box::pin(self.shared.force(key, seen, by))
+    }
+
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(self.look_for_flaws(ttl))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tenure_core::{Key, Token};
 
 use crate::scripts::Words;
+use crate::trouble::{Cause, Trouble};
 
 /// The names that are ours below the prefix; with a colon, all names that start so.
 const LOCK: &str = "lock:";
@@ -48,6 +49,13 @@ pub(crate) struct Keys {
     inboxes: Arc<str>,
 }
 
+/// Names to try rights on.
+pub(crate) struct Probe {
+    pub(crate) text: String,
+    pub(crate) keys: Vec<String>,
+    pub(crate) channel: String,
+}
+
 impl Keys {
     pub(crate) fn new(prefix: &str) -> Self {
         let name = |rest: &str| format!("{prefix}:{rest}").into();
@@ -62,6 +70,23 @@ impl Keys {
             forced: name(FORCED),
             inboxes: name(INBOX),
         }
+    }
+
+    /// What all names start with.
+    pub(crate) fn prefix(&self) -> &str {
+        self.values.strip_suffix(':').unwrap_or(&self.values)
+    }
+
+    /// Names that nobody else has, to try rights on: a key for a text, one of every kind, a channel.
+    pub(crate) fn probe(&self) -> Result<Probe, Trouble> {
+        let token = Token::random().map_err(|error| {
+            Trouble::new(Cause::Refused, &"here", format_args!("no random numbers: {error}"))
+        })?;
+        let name = format!("tenure-doctor:{}", &token.digits()[..16]);
+        let of = |kind: &str| format!("{kind}{name}");
+        let named = [&self.locks, &self.queues, &self.beats, &self.holders, &self.forced];
+        let keys = named.into_iter().map(|kind| of(kind)).chain([self.fence.to_string()]).collect();
+        Ok(Probe { text: of(&self.locks), keys, channel: of(&self.inboxes) })
     }
 
     /// The value that whoever uses the client calls `key`, in two parts; or the name of ours that it

@@ -6,7 +6,7 @@
 //!
 //! The modules in the order in which a request passes through them:
 //! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `witness` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` (with `sentinel`) → the
-//! server, and back up: `trouble` says what went wrong. `renew`, `again`, `look`, `watch` and [`kv`], for values, are
+//! server, and back up: `trouble` says what went wrong. `renew`, `again`, `look`, `watch`, `doctor` and [`kv`], for values, are
 //! the other ways down.
 //! `quorum` asks many such servers at a time.
 
@@ -31,6 +31,7 @@ mod inbox;
 mod link;
 mod sentinel;
 mod quorum;
+mod doctor;
 mod trouble;
 mod jitter;
 

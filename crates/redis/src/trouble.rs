@@ -218,11 +218,18 @@ const WORDS: [(&str, Cause, &str); 18] = [
     ("UNKILLABLE", Cause::NotNow, "the server is busy with a slow script"),
 ];
 
+macro_rules! rights {
+    () => {
+        "~PREFIX:* &PREFIX:inbox:* +eval +evalsha +get +getrange +set +del +exists +pttl +pexpire \
+         +time +zadd +zrem +zrange +zrevrange +zrank +zscore +zcard +zremrangebyscore +hget +hset \
+         +hdel +hgetall +publish +subscribe +pubsub +scan +info +ping +client"
+    };
+}
+
+/// The rights that are enough, as an ACL has them.
+pub(crate) const RIGHTS: &str = rights!();
 /// The server does not always name the right that is missing inside a script.
-const NOPERM: &str = "the user lacks a right; these are enough: `~PREFIX:* &PREFIX:inbox:* +eval \
-                      +evalsha +get +getrange +set +del +exists +pttl +pexpire +time +zadd +zrem +zrange \
-                      +zrevrange +zrank +zscore +zcard +zremrangebyscore +hget +hset +hdel +hgetall \
-                      +publish +subscribe +pubsub +scan +info +ping +client`";
+const NOPERM: &str = concat!("the user lacks a right; these are enough: `", rights!(), "`");
 
 fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
     if let Some((_, cause, what)) = WORDS.iter().find(|(known, ..)| *known == word) {

@@ -49,7 +49,7 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Fault> {
     }
 }
 
-fn wrong_kind(data: &Metadata) -> Option<String> {
+pub(super) fn wrong_kind(data: &Metadata) -> Option<String> {
     let link = data.is_symlink().then_some("is a symbolic link");
     let kind = link.or_else(|| (!data.is_dir()).then_some("is not a directory"));
     kind.map(Into::into)
@@ -76,7 +76,7 @@ fn make_private(dir: &Path) -> io::Result<()> {
 
 /// Who else could change what is in it.
 #[cfg(unix)]
-fn exposure(data: &Metadata) -> Option<String> {
+pub(super) fn exposure(data: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let (owner, us) = (data.uid(), rustix::process::geteuid().as_raw());
     let mode = data.mode() & 0o7777;
@@ -87,12 +87,12 @@ fn exposure(data: &Metadata) -> Option<String> {
 }
 
 #[cfg(not(unix))]
-fn exposure(_: &Metadata) -> Option<String> {
+pub(super) fn exposure(_: &Metadata) -> Option<String> {
     None
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn network(dir: &Path) -> Option<String> {
+pub(super) fn network(dir: &Path) -> Option<String> {
     let magic = rustix::fs::statfs(dir).ok()?.f_type;
     // The field's type differs between platforms; the numbers fit into 32 bits everywhere.
     let name = network_name((magic as u64 & 0xffff_ffff) as u32)?;
@@ -100,7 +100,7 @@ fn network(dir: &Path) -> Option<String> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn network(_: &Path) -> Option<String> {
+pub(super) fn network(_: &Path) -> Option<String> {
     None
 }
 

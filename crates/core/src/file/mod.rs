@@ -5,7 +5,7 @@
 //! In reading order: `dir.rs` the directory, `name.rs` a key's file name, `files.rs` the kernel's lock and
 //! **why exclusion holds**, `mark.rs` who waits, `record.rs` who holds, `count.rs` the fence, `state.rs` what
 //! this process has to do with it, `take.rs` from claim to grant, `wait.rs` waiting, `heed.rs` noticing others,
-//! `end.rs` renewal and release, `look.rs` inspection.
+//! `end.rs` renewal and release, `look.rs` inspection, `doctor.rs` whether a directory will do.
 //!
 //! Per lock there are `<name>.lock`, `<name>.json` and, while somebody waits, `<name>.wait`; they go with the
 //! release. `fence` stays. File-system calls take microseconds and are made where they are needed; only the wait
@@ -26,14 +26,17 @@ mod wait;
 mod heed;
 mod end;
 mod look;
+mod doctor;
 #[cfg(test)]
 #[cfg(unix)]
 mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use dir::default_dir;
+pub use doctor::examine;
 
 use state::Shared;
 
@@ -42,6 +45,7 @@ use crate::backend::{
     Notices, Query, Release, Then,
 };
 use crate::claim::{Claim, Mode, Token};
+use crate::doctor::{Finding, trial};
 use crate::error::Error;
 use crate::key::Key;
 use crate::lease::Lease;
@@ -191,6 +195,14 @@ impl Backend for FileLocks {
         _by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         Box::pin(self.shared.force_release(key, seen))
+    }
+
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(async move {
+            let mut findings = doctor::look(self.dir());
+            findings.push(trial(self, ttl).await);
+            findings
+        })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -10,12 +10,14 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Loss,
     Notices, Query, Release, Renewal, Term, Then,
 };
 use crate::claim::{Claim, Mode, Sight, Token};
+use crate::doctor::{Check, Finding, trial};
 use crate::error::Error;
 use crate::key::Key;
 use crate::lease::Lease;
@@ -215,6 +217,15 @@ impl Backend for Memory {
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         Box::pin(async move { Ok(self.space.force_release(key, seen, by)) })
+    }
+
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        let scope = Check::new("scope", "memory:", "see who shares these locks");
+        let scope = scope.warning(
+            "only the tasks of this process: no other process is excluded",
+            "for several processes use `file:DIR`, `redis://HOST` or `etcd://HOST`",
+        );
+        Box::pin(async move { vec![scope, trial(self, ttl).await] })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -19,7 +19,7 @@ use crate::trouble::{Cause, Trouble};
 use crate::url::Address;
 
 /// The oldest server with `SET … NX GET` and what else the scripts use.
-const VERSION_MIN: (u32, u32) = (6, 2);
+pub(crate) const VERSION_MIN: (u32, u32) = (6, 2);
 /// From here on a script can say that it must run on a full server, and not on a replica.
 const VERSION_WITH_FLAGS: (u32, u32) = (7, 0);
 
@@ -110,6 +110,16 @@ impl Target {
             Route::Fixed(_) => None,
             Route::Sentinel(sentinels) => Some(sentinels),
         }
+    }
+
+    /// Where the server is, or who knows.
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// Who we are to the server.
+    pub(crate) fn dial(&self) -> &Dial {
+        &self.dial
     }
 
     /// How often another server has become the master, as far as is known.
@@ -272,12 +282,17 @@ impl Live {
 }
 
 /// What a server says of itself.
-struct Facts {
+pub(crate) struct Facts {
     info: String,
     client_id: Option<i64>,
 }
 
 impl Facts {
+    /// What it answered to `INFO`.
+    pub(crate) fn of(info: String) -> Self {
+        Facts { info, client_id: None }
+    }
+
     async fn ask(
         address: &Address,
         connection: &mut MultiplexedConnection,
@@ -323,18 +338,18 @@ impl Facts {
         Err(Trouble::new(Cause::Demoted, address, what))
     }
 
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
     /// How long it has run, at the least: it counts whole seconds of its clock, not of its life.
-    fn uptime(&self) -> Duration {
+    pub(crate) fn uptime(&self) -> Duration {
         let seconds = self.field("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         Duration::from_secs(seconds.unwrap_or(0_u64).saturating_sub(1))
     }
 
-    fn version(&self) -> Option<(u32, u32)> {
+    pub(crate) fn version(&self) -> Option<(u32, u32)> {
         let mut parts = self.field("redis_version")?.split('.').map(str::parse);
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
     }

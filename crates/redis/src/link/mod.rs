@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 
 use crate::jitter::jittered;
 use crate::trouble::{Cause, Trouble};
-pub(crate) use connect::{Live, Pushes, Route, Target};
+pub(crate) use connect::{Facts, Live, Pushes, Route, Target, VERSION_MIN};
 pub(crate) use dial::{Dial, Login};
 pub(crate) use links::Links;
 pub(crate) use server::Server;

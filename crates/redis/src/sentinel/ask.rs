@@ -16,9 +16,9 @@ use crate::url::Address;
 
 /// What a Sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Word {
-    pub(super) epoch: u64,
-    pub(super) address: Address,
+pub(crate) struct Word {
+    pub(crate) epoch: u64,
+    pub(crate) address: Address,
 }
 
 /// A connection to a Sentinel. Dropping it closes it.
@@ -35,7 +35,7 @@ impl Drop for Line {
 
 impl Sentinels {
     /// Asks on a connection made for that.
-    pub(super) async fn ask(&self, address: &Address) -> Result<Word, Trouble> {
+    pub(crate) async fn ask(&self, address: &Address) -> Result<Word, Trouble> {
         let mut line = self.call_up(address, None).await?;
         self.ask_on(&mut line, address).await
     }

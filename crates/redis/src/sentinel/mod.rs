@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 use crate::link::Dial;
 use crate::trouble::{Cause, Trouble};
 use crate::url::Address;
-use ask::Word;
+pub(crate) use ask::Word;
 
 /// How long the rest are waited for when more than half have answered.
 const LAGGARDS: Duration = Duration::from_millis(50);
@@ -79,6 +79,21 @@ impl Sentinels {
         let (service, addresses) = (service.into(), addresses.into());
         let (known, moves, news) = (Mutex::default(), AtomicU64::new(0), watch::Sender::new(0));
         Sentinels { service, addresses, dial, clock, known, moves, news }
+    }
+
+    /// What they call the master.
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Where they are, as they were named.
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Who we are to them.
+    pub(crate) fn dial(&self) -> &Dial {
+        &self.dial
     }
 
     /// The service, and where its master was last known to be.

@@ -1,0 +1,201 @@
+//! Whether a server keeps what it has granted: through a restart, when it is full, in a failover.
+//!
+//! In: a visit. Out: findings.
+
+use tenure_core::doctor::{Check, Finding};
+
+use super::Failover;
+use super::visit::{Visit, why};
+
+/// How full a server may be, in percent, before new locks are about to be refused.
+const FULL: u64 = 90;
+
+/// What makes a server forget nothing that it has acknowledged.
+const SYNCED: &str = "`appendonly yes` and `appendfsync always`";
+
+pub(super) async fn all(visit: &mut Visit, failover: Failover) -> [Finding; 3] {
+    [persistence(visit).await, eviction(visit).await, replication(visit, failover).await]
+}
+
+async fn persistence(visit: &mut Visit) -> Finding {
+    let tried = "INFO persistence, CONFIG GET appendonly, appendfsync, save";
+    let check = Check::new("persistence", visit.address(), tried);
+    let (appendonly, save) = (visit.setting("appendonly").await, visit.setting("save").await);
+    let appended = match (&appendonly, visit.field("aof_enabled")) {
+        (Ok(set), _) => set == "yes",
+        (_, Some(said)) => said == "1",
+        (Err(trouble), None) => return check.unknown(why(trouble)),
+    };
+    if let Some(failed) = failed_save(visit, save.as_deref().ok()) {
+        let advice = "free space on its disk, see its log: it refuses writes until it can save";
+        return check.danger(format!("the last save failed (`{failed}`)"), advice);
+    }
+    if appended {
+        return appended_file(check, visit.setting("appendfsync").await.as_deref().ok());
+    }
+    let lost = format!("if two holders matter: {SYNCED}, or fences at the resource");
+    match save.as_deref() {
+        Ok("") => check.warning("nothing is saved: a restart forgets every lock", lost),
+        Ok(save) => check.warning(
+            format!("snapshots only (`save {save}`): a restart forgets the locks since the last"),
+            lost,
+        ),
+        Err(_) => check.warning("no append-only file: a restart forgets locks", lost),
+    }
+}
+
+fn appended_file(check: Check, fsync: Option<&str>) -> Finding {
+    let advice = format!("if two holders matter: {SYNCED}, or fences at the resource");
+    match fsync {
+        Some("always") => check.good("the append-only file is synced with every write"),
+        Some("everysec") => check.warning(
+            "the append-only file is synced every second: a machine that dies forgets the locks of the last second or two",
+            advice,
+        ),
+        Some(other) => check.warning(
+            format!("the append-only file is synced when the system likes (`appendfsync {other}`): a machine that dies forgets locks"),
+            advice,
+        ),
+        None => check.unknown("there is an append-only file; how often it is synced may not be asked for"),
+    }
+}
+
+/// The field that says that the server cannot save, where it therefore refuses writes.
+fn failed_save(visit: &Visit, save: Option<&str>) -> Option<&'static str> {
+    let failed = |name| visit.field(name) == Some("err");
+    let snapshots = save != Some("");
+    match (failed("aof_last_write_status"), failed("rdb_last_bgsave_status") && snapshots) {
+        (true, _) => Some("aof_last_write_status:err"),
+        (_, true) => Some("rdb_last_bgsave_status:err"),
+        _ => None,
+    }
+}
+
+async fn eviction(visit: &mut Visit) -> Finding {
+    let tried = "INFO memory, CONFIG GET maxmemory, maxmemory-policy";
+    let check = Check::new("eviction", visit.address(), tried);
+    let policy = match visit.field("maxmemory_policy").map(ToOwned::to_owned) {
+        Some(policy) => policy,
+        None => match visit.setting("maxmemory-policy").await {
+            Ok(policy) => policy,
+            Err(trouble) => return check.unknown(why(&trouble)),
+        },
+    };
+    let limit = match visit.field("maxmemory").and_then(|said| said.parse().ok()) {
+        Some(limit) => limit,
+        None => visit.number("maxmemory").await.unwrap_or(0),
+    };
+    let used = visit.field("used_memory").and_then(|used| used.parse().ok());
+    judge_eviction(check, &policy, limit, used)
+}
+
+fn judge_eviction(check: Check, policy: &str, limit: u64, used: Option<u64>) -> Finding {
+    let advice =
+        "set `maxmemory-policy noeviction`; if the server is a cache, use another for locks";
+    match (policy, limit) {
+        ("noeviction", 0) => check.good("`noeviction`, and no limit"),
+        ("noeviction", limit) => match used.map(|used| used.saturating_mul(100) / limit) {
+            Some(percent @ FULL..) => check.warning(
+                format!("`noeviction`, and {percent} % of `maxmemory` is in use: a full server grants no lock"),
+                "raise `maxmemory`, or remove what is not needed",
+            ),
+            _ => check.good("`noeviction`: a full server refuses new locks and keeps those it has"),
+        },
+        (policy, 0) => check.warning(
+            format!("`{policy}`, and no limit yet: with `maxmemory` set, locks would be evicted"),
+            advice,
+        ),
+        (policy, limit) => check.danger(
+            format!("`{policy}` with `maxmemory {limit}`: a full server evicts locks that are held"),
+            advice,
+        ),
+    }
+}
+
+async fn replication(visit: &mut Visit, failover: Failover) -> Finding {
+    let tried = "INFO replication, CONFIG GET min-replicas-to-write, min-replicas-max-lag";
+    let check = Check::new("replication", visit.address(), tried);
+    if let Err(trouble) = visit.info() {
+        return check.unknown(why(trouble));
+    }
+    let number = |name| visit.field(name).and_then(|said| said.parse().ok());
+    let (replicas, in_time) =
+        (number("connected_slaves").unwrap_or(0), number("min_slaves_good_slaves"));
+    let wanted = match (
+        visit.number("min-replicas-to-write").await,
+        visit.number("min-replicas-max-lag").await,
+    ) {
+        (Ok(wanted), Ok(lag)) => {
+            if lag == 0 {
+                0
+            } else {
+                wanted
+            }
+        }
+        // It counts them only where it is to.
+        _ => u64::from(in_time.is_some()),
+    };
+    judge_replication(check, replicas, wanted, in_time.unwrap_or(0), failover)
+}
+
+fn judge_replication(
+    check: Check,
+    replicas: u64,
+    wanted: u64,
+    in_time: u64,
+    failover: Failover,
+) -> Finding {
+    if in_time < wanted {
+        return check.danger(
+            format!("{in_time} replicas are in time and `min-replicas-to-write` is {wanted}: every write is refused"),
+            "bring the replicas back, or lower `min-replicas-to-write`",
+        );
+    }
+    match (replicas, wanted, failover) {
+        (0, _, Failover::Automatic) => {
+            check.warning("no replica: nobody can take the master's place", "add a replica, better two")
+        }
+        (0, ..) => check.good("no replicas"),
+        (replicas, 0, _) => check.warning(
+            format!("{replicas} replicas, and `min-replicas-to-write 0`: a master that was cut off and replaced goes on granting locks"),
+            "set `min-replicas-to-write 1` and `min-replicas-max-lag 10` on all of them; `?replicas=N` in the URL has grants wait for replicas",
+        ),
+        (replicas, wanted, _) => check.good(format!("{replicas} replicas, of which {wanted} must be in time for a write")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::doctor::Verdict;
+
+    fn check() -> Check {
+        Check::new("x", "h:1", "look")
+    }
+
+    /// What evicts is unsafe once there is a limit; what refuses is not, until it is nearly full.
+    #[test]
+    fn t10_policies() {
+        let verdict = |policy, limit, used| judge_eviction(check(), policy, limit, used).verdict;
+        assert_eq!(verdict("noeviction", 0, Some(5)), Verdict::Good);
+        assert_eq!(verdict("noeviction", 100, Some(89)), Verdict::Good);
+        assert_eq!(verdict("noeviction", 100, Some(95)), Verdict::Warning);
+        for policy in ["volatile-lru", "volatile-ttl", "allkeys-lru", "allkeys-random"] {
+            assert_eq!(verdict(policy, 0, None), Verdict::Warning);
+            assert_eq!(verdict(policy, 1, None), Verdict::Unsafe);
+        }
+    }
+
+    /// Replicas are an advantage only where a master knows that it has lost them.
+    #[test]
+    fn replicas() {
+        let verdict = |replicas, wanted, in_time, failover| {
+            judge_replication(check(), replicas, wanted, in_time, failover).verdict
+        };
+        assert_eq!(verdict(0, 0, 0, Failover::ByHand), Verdict::Good);
+        assert_eq!(verdict(0, 0, 0, Failover::Automatic), Verdict::Warning);
+        assert_eq!(verdict(2, 0, 0, Failover::Automatic), Verdict::Warning);
+        assert_eq!(verdict(2, 1, 2, Failover::Automatic), Verdict::Good);
+        assert_eq!(verdict(2, 2, 1, Failover::ByHand), Verdict::Unsafe);
+    }
+}

@@ -1,0 +1,197 @@
+//! Which rights the user lacks.
+//!
+//! In: a visit. Out: what is not allowed, and the line that would allow it.
+//!
+//! `ACL DRYRUN` would tell, and is itself a right that few users have. So each command is sent, in a form
+//! that changes nothing: on keys of a random name, or of a type that makes it fail after the rights have
+//! been looked at.
+
+use redis::{Cmd, Pipeline};
+use tenure_core::doctor::{Check, Finding};
+
+use super::visit::{Visit, why};
+use crate::keys::Keys;
+use crate::trouble::{RIGHTS, Trouble};
+
+/// For how long, in milliseconds, a key of ours can be left if we die meanwhile.
+const LEFT_MAX: u32 = 5_000;
+/// Commands without which locks work, only not as well.
+const OPTIONAL: [&str; 4] = ["publish", "pubsub", "scan", "client"];
+/// The one command that is tried by listening, see `listening.rs`.
+const LISTEN: &str = "subscribe";
+/// A digest that no script has.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+
+/// What was refused.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missing {
+    commands: Vec<&'static str>,
+    disabled: Vec<&'static str>,
+    keys: bool,
+    channels: bool,
+}
+
+pub(super) async fn rights(visit: &mut Visit, keys: &Keys) -> Finding {
+    let tried =
+        "send every command that locks need, on keys of our own, in a form that changes nothing";
+    let check = Check::new("rights", visit.address(), tried);
+    let missing = match missing(visit, keys).await {
+        Ok(missing) => missing,
+        Err(trouble) => return check.unknown(why(&trouble)),
+    };
+    if missing == Missing::default() {
+        return check.good("all of them are allowed");
+    }
+    let user = visit.text(redis::cmd("ACL").arg("WHOAMI")).await.unwrap_or_else(|_| "USER".into());
+    let advice = missing.advice(&line(&user, keys));
+    match missing.is_optional() {
+        true => check.warning(missing.shown(keys), advice),
+        false => check.danger(missing.shown(keys), advice),
+    }
+}
+
+/// The line that would be enough.
+pub(super) fn line(user: &str, keys: &Keys) -> String {
+    format!("ACL SETUSER {user} {}", RIGHTS.replace("PREFIX", keys.prefix()))
+}
+
+/// The commands by name.
+fn commands() -> impl Iterator<Item = &'static str> {
+    RIGHTS.split(' ').filter_map(|right| right.strip_prefix('+')).filter(|name| *name != LISTEN)
+}
+
+async fn missing(visit: &mut Visit, keys: &Keys) -> Result<Missing, Trouble> {
+    let probe = keys.probe()?;
+    let mut missing = Missing::default();
+    let mut set = redis::cmd("SET");
+    set.arg(&probe.text).arg("").arg("NX").arg("PX").arg(LEFT_MAX);
+    let may_set = missing.note("set", &visit.ask(&set).await);
+    let names: Vec<_> = commands()
+        .filter(|name| !matches!(*name, "set" | "del"))
+        // It fails on a text; without one it would make a key that stays.
+        .filter(|name| may_set || *name != "hset")
+        .collect();
+    let mut pipe = Pipeline::new();
+    names.iter().for_each(|name| _ = pipe.add_command(form(name, &probe.text, &probe.channel)));
+    for (name, reply) in names.iter().zip(visit.ask_all(&pipe).await?) {
+        missing.note(name, &reply);
+    }
+    // Reading and writing are rights of their own, for every kind of key.
+    for key in &probe.keys {
+        for (name, command) in
+            [("exists", form("exists", key, "")), ("zrem", form("zrem", key, ""))]
+        {
+            missing.note(name, &visit.ask(&command).await);
+        }
+    }
+    missing.note("del", &visit.ask(&form("del", &probe.text, "")).await);
+    Ok(missing)
+}
+
+/// A command in a form that changes nothing; `text` is a text, or absent.
+fn form(name: &str, text: &str, channel: &str) -> Cmd {
+    let mut command = redis::cmd(&name.to_ascii_uppercase());
+    match name {
+        "eval" => command.arg("return 1").arg(1).arg(text),
+        "evalsha" => command.arg(NO_SCRIPT).arg(1).arg(text),
+        "get" | "exists" | "pttl" | "zcard" | "hgetall" | "del" => command.arg(text),
+        "getrange" | "zrange" | "zrevrange" | "zremrangebyscore" => command.arg(text).arg(0).arg(0),
+        "pexpire" => command.arg(text).arg(LEFT_MAX),
+        "zadd" => command.arg(text).arg("XX").arg(0).arg("m"),
+        "hset" => command.arg(text).arg("f").arg("v"),
+        "zrem" | "zrank" | "zscore" | "hget" | "hdel" => command.arg(text).arg("m"),
+        "publish" => command.arg(channel).arg(""),
+        "pubsub" => command.arg("NUMSUB").arg(channel),
+        "scan" => command.arg(0).arg("MATCH").arg(text).arg("COUNT").arg(1),
+        "client" => command.arg("ID"),
+        _ => &mut command,
+    };
+    command
+}
+
+impl Missing {
+    /// Takes note of how a command ended; whether it is allowed.
+    fn note<T>(&mut self, name: &'static str, reply: &Result<T, Trouble>) -> bool {
+        let Err(trouble) = reply else { return true };
+        let said = trouble.to_string();
+        match trouble.word() {
+            "NOPERM" if said.contains("channel") => self.channels = true,
+            "NOPERM" if said.contains("a key") || said.contains("the keys") => self.keys = true,
+            "NOPERM" => add(&mut self.commands, name),
+            _ if said.contains("unknown command") => add(&mut self.disabled, name),
+            // It was allowed, and failed as it was meant to.
+            _ => return true,
+        }
+        false
+    }
+
+    fn is_optional(&self) -> bool {
+        let mut needed = self.commands.iter().chain(&self.disabled);
+        !self.keys && needed.all(|name| OPTIONAL.contains(name))
+    }
+
+    fn shown(&self, keys: &Keys) -> String {
+        let prefix = keys.prefix();
+        let commands = self.commands.iter().map(|name| format!("+{name}"));
+        let patterns = self.keys.then(|| format!("~{prefix}:*"));
+        let channels = self.channels.then(|| format!("&{prefix}:inbox:*"));
+        let lacking: Vec<_> = patterns.into_iter().chain(channels).chain(commands).collect();
+        let lacking =
+            (!lacking.is_empty()).then(|| format!("not allowed: `{}`", lacking.join(" ")));
+        let disabled = (!self.disabled.is_empty())
+            .then(|| format!("disabled or renamed: `{}`", self.disabled.join(" ")));
+        lacking.into_iter().chain(disabled).collect::<Vec<_>>().join("; ")
+    }
+
+    fn advice(&self, line: &str) -> String {
+        match self.disabled.is_empty() {
+            true => format!("this is enough: `{line}`"),
+            false => {
+                format!("take them out of `rename-command`; for the user this is enough: `{line}`")
+            }
+        }
+    }
+}
+
+fn add(names: &mut Vec<&'static str>, name: &'static str) {
+    if !names.contains(&name) {
+        names.push(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every right that is named is tried in a form of its own: a command without arguments would only
+    /// be told that it lacks some, before anybody looks at rights.
+    #[test]
+    fn every_command_has_a_form() {
+        let bare = ["time", "info", "ping", "set"];
+        for name in commands().filter(|name| !bare.contains(name)) {
+            let words = form(name, "k", "c").args_iter().count();
+            assert!(words > 1, "`{name}` is tried without arguments");
+        }
+        assert!(commands().all(|name| name != LISTEN) && RIGHTS.contains("+subscribe"));
+    }
+
+    /// What is missing is said as the line would have it.
+    #[test]
+    fn what_is_missing() {
+        let keys = Keys::new("app");
+        let refused =
+            |rest: &str| -> Result<(), Trouble> { Err(Trouble::of_reply(&"h:1", "NOPERM", rest)) };
+        let mut missing = Missing::default();
+        assert!(missing.note("get", &Ok(())));
+        assert!(
+            !missing
+                .note("scan", &refused("this user has no permissions to run the 'scan' command"))
+        );
+        assert!(missing.is_optional());
+        assert_eq!(missing.shown(&keys), "not allowed: `+scan`");
+        missing.note("get", &refused("No permissions to access a key"));
+        missing.note("publish", &refused("No permissions to access a channel"));
+        assert!(!missing.is_optional());
+        assert_eq!(missing.shown(&keys), "not allowed: `~app:* &app:inbox:* +scan`");
+    }
+}

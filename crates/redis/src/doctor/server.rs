@@ -1,0 +1,114 @@
+//! What a server is: how far away, how old, in which role, at what time.
+//!
+//! In: a visit. Out: findings.
+
+use std::time::Duration;
+
+use redis::Value;
+use tenure_core::doctor::{Check, Finding, latency};
+use tenure_core::time::{Clock, UnixMillis};
+
+use super::Exam;
+use super::visit::{Visit, why};
+use crate::link::VERSION_MIN;
+use crate::trouble::Trouble;
+
+/// How many round trips make a median.
+const PINGS: usize = 11;
+/// By how much clocks that somebody keeps right never differ.
+const OFFSET_MAX: Duration = Duration::from_secs(1);
+
+impl Exam<'_> {
+    pub(super) async fn latency(&self, visit: &mut Visit) -> Finding {
+        let check = Check::new("latency", visit.address(), format!("PING, {PINGS} times"));
+        let mut trips = Vec::with_capacity(PINGS);
+        for _ in 0..PINGS {
+            let start = self.clock.now();
+            if let Err(trouble) = visit.ask(&redis::cmd("PING")).await {
+                return not_answered(check, &trouble);
+            }
+            trips.push(self.clock.now().since(start));
+        }
+        latency(check, trips, self.ttl)
+    }
+}
+
+fn not_answered(check: Check, trouble: &Trouble) -> Finding {
+    match trouble.word() {
+        "NOPERM" => check.unknown(why(trouble)),
+        _ => check.danger(trouble.to_string(), "find out why the server does not answer"),
+    }
+}
+
+/// Version and role.
+pub(super) fn what_it_is(visit: &Visit) -> [Finding; 2] {
+    [version(visit), role(visit)]
+}
+
+fn version(visit: &Visit) -> Finding {
+    let check = Check::new("version", visit.address(), "INFO server");
+    let facts = match visit.info() {
+        Ok(facts) => facts,
+        Err(trouble) => return check.unknown(why(trouble)),
+    };
+    let ours = facts.field("valkey_version").map(|version| format!("Valkey {version}"));
+    let shown = facts.field("redis_version").unwrap_or("none");
+    let seen = ours.unwrap_or_else(|| format!("Redis {shown}"));
+    match facts.version() {
+        Some(version) if version >= VERSION_MIN => check.good(seen),
+        Some(_) => check.danger(seen, "use version 6.2 or later: an older one is refused"),
+        None => check.danger("it does not say its version", "name a Redis or Valkey server"),
+    }
+}
+
+fn role(visit: &Visit) -> Finding {
+    let check = Check::new("role", visit.address(), "INFO server, INFO replication");
+    if let Err(trouble) = visit.info() {
+        return check.unknown(why(trouble));
+    }
+    match (visit.field("redis_mode"), visit.field("role")) {
+        (Some("cluster"), _) => check.danger(
+            "it runs in cluster mode",
+            "name a server that does not: locks on one node of a cluster are refused",
+        ),
+        (Some("sentinel"), _) => {
+            check.danger("it is a Sentinel", "name it as `redis+sentinel://HOST/SERVICE`")
+        }
+        (_, Some("master")) => check.good("master"),
+        _ => {
+            let field = |name| visit.field(name).unwrap_or("?");
+            let master = format!("{}:{}", field("master_host"), field("master_port"));
+            let advice = "name the master, or the Sentinels that know it: a replica is refused";
+            check.danger(format!("replica of {master}"), advice)
+        }
+    }
+}
+
+/// The server's wall clock beside ours. Leases are counted by time that passes, not by this; fences
+/// follow it, and so do the ages that are shown.
+pub(super) async fn clock(visit: &mut Visit, clock: &Clock) -> Finding {
+    let check = Check::new("clock", visit.address(), "TIME");
+    let (wall, start) = (UnixMillis::now(), clock.now());
+    let answer = visit.ask(&redis::cmd("TIME")).await;
+    let trip = clock.now().since(start);
+    let theirs = match answer.map(micros) {
+        Err(trouble) => return check.unknown(why(&trouble)),
+        Ok(None) => return check.unknown("it tells no time"),
+        Ok(Some(theirs)) => theirs,
+    };
+    // It was read somewhere between the sending and the answer.
+    let ours = i128::from(wall.0) * 1_000 + trip.as_micros().cast_signed() / 2;
+    let offset = theirs - ours;
+    let apart = Duration::from_micros(u64::try_from(offset.unsigned_abs()).unwrap_or(u64::MAX));
+    let way = if offset < 0 { "behind" } else { "ahead of" };
+    let seen = format!("{apart:.1?} {way} ours");
+    match apart > OFFSET_MAX + trip {
+        false => check.good(seen),
+        true => check.warning(seen, "keep both clocks right (NTP): if data is lost, fences follow the server's, and ages are shown wrong"),
+    }
+}
+
+fn micros(reply: Value) -> Option<i128> {
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(reply).ok()?;
+    Some(i128::from(seconds) * 1_000_000 + i128::from(micros))
+}
