@@ -85,6 +85,9 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// Measure what locks cost here, beside what the bare commands cost
     Bench(BenchArgs),
+    /// Look for what makes locks unsafe here, and say what to do about it
+    #[command(after_help = DOCTOR_AFTER_HELP)]
+    Doctor(DoctorArgs),
     /// Tell what happens to locks, as it happens
     #[command(after_help = WATCH_AFTER_HELP)]
     Watch(WatchArgs),
@@ -282,6 +285,25 @@ Exit status: 0, whatever the figures; else
  128+N  signal N ended it";
 
 #[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The ttl that the locks will have: what is slow depends on it [default: that of tenure.toml, or 30s]
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) ttl: Option<Duration>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const DOCTOR_AFTER_HELP: &str = "\
+One line per check: the verdict, the check, the place, what was tried, what was seen, what to do.
+A lock of a random name is taken for a moment; nothing is changed and nothing is left.
+Exit status, by the worst verdict:
+    0  good, or unknown: the server may not be asked
+    1  warning: locks work, and promise less than they could
+    2  unsafe: two can hold the same lock, or none can be had; also if nobody can be reached
+   64  usage";
+
+#[derive(Debug, Args)]
 pub(crate) struct WatchArgs {
     /// Only keys that match, as with `ls`
     #[arg(default_value = "*")]
@@ -435,6 +457,7 @@ mod tests {
             ("show", LOOK_AFTER_HELP),
             ("acquire", ACQUIRE_AFTER_HELP),
             ("release", RELEASE_AFTER_HELP),
+            ("doctor", DOCTOR_AFTER_HELP),
         ];
         for (name, end) in ends {
             assert!(help(name).contains(end), "{name}");

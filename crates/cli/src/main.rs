@@ -24,6 +24,7 @@ mod watch; // `tenure watch`
 mod view; // what they show, as values and as JSON
 
 mod bench; // `tenure bench`
+mod doctor; // `tenure doctor`
 
 mod output; // every line for people
 mod talk; // how lines reach them
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
         Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
         Command::Bench(args) => bench::bench(args, &cli.everywhere, &mut talk),
+        Command::Doctor(args) => doctor::doctor(args, &cli.everywhere, &mut talk),
         Command::Watch(args) => watch::watch(args, &cli.everywhere, &mut talk),
         Command::Completions(args) => complete::script(args, &mut talk),
     };

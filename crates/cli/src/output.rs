@@ -40,6 +40,16 @@ pub(crate) fn bars_missed(names: &[&str]) -> String {
     format!("tenure: missed: {}", names.join(", "))
 }
 
+/// What a checkup came to.
+pub(crate) fn checked(good: usize, unknown: usize, warnings: usize, unsafe_: usize) -> String {
+    let all = good + unknown + warnings + unsafe_;
+    let parts = [(unsafe_, "unsafe"), (warnings, "warning"), (unknown, "unknown"), (good, "good")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, word)| format!("{count} {word}")).collect();
+    let checks = if all == 1 { "check" } else { "checks" };
+    format!("tenure: {all} {checks}: {}", parts.join(", "))
+}
+
 /// A signal ended the bench.
 pub(crate) fn bench_stopped() -> String {
     "tenure: stopped, nothing is left behind".into()

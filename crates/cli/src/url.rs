@@ -168,11 +168,16 @@ impl Place {
 
     async fn open(&self) -> Result<Locker, Trouble> {
         let opened = self.config.clone().url(&self.url).connect().await;
-        let opened = opened.map_err(|error| self.trouble(&error));
-        opened.map_err(|trouble| match self.source {
+        opened.map_err(|error| self.blamed(&error))
+    }
+
+    /// What the engine said of this place, and who named it.
+    pub(crate) fn blamed(&self, error: &tenure::Error) -> Trouble {
+        let trouble = self.trouble(error);
+        match self.source {
             Source::Nobody => trouble.hint("choose another place with --url"),
             _ => self.source.blamed(trouble),
-        })
+        }
     }
 
     /// Connects to look only, and says nothing. A directory that is not there stays so: the one that

@@ -14,6 +14,7 @@ use tenure_core::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
     Loss, Notice, Notices, Query, Release, Term, Then,
 };
+use tenure_core::doctor::Finding;
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Error, Key, Lease, Mode, TTL_DEFAULT, Token};
 use tokio::sync::broadcast;
@@ -63,7 +64,7 @@ const SHARED: &str = "`etcd:` cannot share an owner between processes: a lock ha
 /// ```
 #[derive(Debug)]
 pub struct Etcd {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
@@ -258,6 +259,10 @@ impl Backend for Etcd {
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         Box::pin(self.shared.force(key, seen, by))
+    }
+
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(self.look_for_flaws(ttl))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

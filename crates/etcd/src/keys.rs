@@ -45,6 +45,11 @@ impl Keys {
         Keys { locks: under(LOCK), sessions: under(SESSION), forced: under(FORCED) }
     }
 
+    /// What all of them start with, `/` included.
+    pub(crate) fn root(&self) -> &str {
+        self.locks.strip_suffix("lock/").unwrap_or(&self.locks)
+    }
+
     /// What the keys of all claims start with.
     pub(crate) fn locks(&self) -> Bytes {
         self.locks.clone().into()

@@ -6,7 +6,7 @@
 //! The modules in the order in which a request passes through them:
 //! `url` → `tls` → `builder` → `backend` → `wait` → `sessions` (with `session`) → `seat` (with `keys` and
 //! `value`) → `proto` → `link` → the server, and back up: `trouble` says what went wrong, `version` which
-//! servers to trust. `renew`, `give`, `force`, `look`, `watch` and `tend`, which runs by itself, are the other
+//! servers to trust. `renew`, `give`, `force`, `look`, `watch`, `doctor` and `tend`, which runs by itself, are the other
 //! ways down.
 
 mod url;
@@ -23,6 +23,7 @@ mod force;
 mod look;
 mod watch;
 mod tend;
+mod doctor;
 mod keys;
 mod value;
 mod proto;

@@ -33,6 +33,7 @@ calls! {
     LeaseKeepAliveRequest => "/etcdserverpb.Lease/LeaseKeepAlive" => LeaseKeepAliveResponse;
     LeaseTimeToLiveRequest => "/etcdserverpb.Lease/LeaseTimeToLive" => LeaseTimeToLiveResponse;
     StatusRequest => "/etcdserverpb.Maintenance/Status" => StatusResponse;
+    AlarmRequest => "/etcdserverpb.Maintenance/Alarm" => AlarmResponse;
     AuthenticateRequest => "/etcdserverpb.Auth/Authenticate" => AuthenticateResponse;
 }
 
@@ -354,11 +355,42 @@ pub(crate) struct StatusResponse {
     pub(crate) header: Option<ResponseHeader>,
     #[prost(string, tag = "2")]
     pub(crate) version: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
     /// Zero where the member knows none.
     #[prost(uint64, tag = "4")]
     pub(crate) leader: u64,
     #[prost(bool, tag = "10")]
     pub(crate) is_learner: bool,
+    /// Zero before 3.6.
+    #[prost(int64, tag = "12")]
+    pub(crate) db_size_quota: i64,
+}
+
+/// Asks for all alarms of all members: what its fields are when they are not said.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct AlarmRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AlarmResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) alarms: Vec<AlarmMember>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct AlarmMember {
+    #[prost(uint64, tag = "1")]
+    pub(crate) member_id: u64,
+    #[prost(enumeration = "Alarm", tag = "2")]
+    pub(crate) alarm: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Alarm {
+    None = 0,
+    NoSpace = 1,
+    Corrupt = 2,
 }
 
 /// Holds the password, and does not show it.

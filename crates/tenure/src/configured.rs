@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure_core::config::{FILE, Field, Settings, duration};
+use tenure_core::doctor::Finding;
 use tenure_core::{
-    Error, Locker, LockerBuilder, RETRY_INTERVAL_MIN, Renew, TTL_MAX, TTL_MIN, blocking, file,
+    Error, Locker, LockerBuilder, RETRY_INTERVAL_MIN, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN,
+    blocking, file,
 };
 
-use crate::connect::embedded;
+use crate::connect::{dir_of, embedded};
 
 static FIELDS: [Field; 9] = [
     Field::new("driver", &[]),
@@ -382,6 +384,33 @@ impl Config {
             return self.told(Locker::builder(etcd)).build();
         }
         self.told(embedded(&url)?).build()
+    }
+
+    /// Looks for what makes locks unsafe on the engine, and says what to do about it. A server that cannot
+    /// be reached, or a directory that would be refused, is a finding too. Nothing is left behind: a
+    /// directory that is not there is not made.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_later`](Self::connect_later).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::Error> {
+    /// use tenure::doctor::Verdict;
+    ///
+    /// let findings = tenure::Config::default().url("memory:").examine().await?;
+    /// assert_eq!(Verdict::worst(&findings), Verdict::Warning); // it excludes no other process
+    /// # Ok(()) }
+    /// ```
+    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        if let Some(dir) = dir_of(&self.place()?) {
+            return Ok(file::examine(dir?, self.ttl.unwrap_or(TTL_DEFAULT)).await);
+        }
+        let locker = self.connect_later()?;
+        let findings = locker.examine().await;
+        locker.shutdown(Duration::ZERO).await;
+        findings
     }
 
     /// Where to connect, having said so if nobody has chosen.

@@ -99,14 +99,24 @@ pub(crate) fn embedded(url: &str) -> Result<LockerBuilder, Error> {
 }
 
 fn open_dir(dir: &str) -> Result<LockerBuilder, Error> {
+    FileLocks::open(named(dir)?).map(Locker::builder)
+}
+
+/// The directory, as the rest of a URL names it.
+fn named(dir: &str) -> Result<&str, Error> {
     // `file:///var/locks` is how URLs are usually written; the host must be empty.
     let dir = dir.strip_prefix("//").unwrap_or(dir);
-    if dir.is_empty() {
-        return Err(Error::invalid(
-            "invalid url `file:`: it names no directory, expected `file:DIR`",
-        ));
+    match dir.is_empty() {
+        true => {
+            Err(Error::invalid("invalid url `file:`: it names no directory, expected `file:DIR`"))
+        }
+        false => Ok(dir),
     }
-    FileLocks::open(dir).map(Locker::builder)
+}
+
+/// The directory of a `file:` URL.
+pub(crate) fn dir_of(url: &str) -> Option<Result<&str, Error>> {
+    url.strip_prefix("file:").map(named)
 }
 
 /// Names the scheme only: the rest may hold a password.

@@ -72,6 +72,16 @@ impl Cluster {
         }
     }
 
+    /// Where its members are, as they were named.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.members.iter().map(|member| &member.address)
+    }
+
+    /// Who we are, if we say so.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.login.as_ref().map(|login| login.user.as_str())
+    }
+
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }

@@ -9,10 +9,12 @@
 //! - While there is no connection, a call tries to make one, once. Those who come meanwhile, or
 //!   shortly after a failure, share the outcome.
 //!
-//! In reading order: `cluster` knows the members, `open` makes a connection to one of them.
+//! In reading order: `cluster` knows the members, `open` makes a connection to one of them, `visit` one
+//! that only looks.
 
 mod cluster;
 mod open;
+mod visit;
 #[cfg(feature = "bare")]
 pub(crate) mod bare;
 
@@ -34,6 +36,7 @@ use crate::trouble::{Cause, Trouble};
 pub(crate) use cluster::{Cluster, Member};
 pub(crate) use open::Live;
 use open::Then;
+pub(crate) use visit::Visit;
 
 /// The pause after a failure to connect: it doubles from the first to the second.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -73,6 +76,11 @@ impl Link {
     /// Makes connections live on this runtime from now on.
     pub(crate) fn settle_on(&self, home: Handle) {
         self.state().home = Some(home);
+    }
+
+    /// The cluster that it leads to.
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
     }
 
     pub(crate) fn response_timeout(&self) -> Duration {

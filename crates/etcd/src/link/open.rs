@@ -31,7 +31,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use super::cluster::{Cluster, Member};
-use crate::proto::{AuthenticateRequest, Call, StatusRequest};
+use crate::proto::{AuthenticateRequest, Call, StatusRequest, StatusResponse};
 use crate::trouble::{Cause, Trouble};
 use crate::url::Address;
 
@@ -195,12 +195,48 @@ fn worse(known: Option<Trouble>, new: Trouble) -> Trouble {
 }
 
 async fn connect_to(cluster: Arc<Cluster>, member: usize) -> Result<Live, Trouble> {
+    let opened = open(&cluster, member).await?;
+    let met = opened.live.introduce(&cluster).await;
+    opened.after(met).await.map(|(live, ())| live)
+}
+
+/// Connects to one member whatever it is, and asks it.
+pub(super) async fn look_at(
+    cluster: &Cluster,
+    member: usize,
+) -> Result<(Live, StatusResponse), Trouble> {
+    let opened = open(cluster, member).await?;
+    let met = opened.live.greet(cluster).await;
+    opened.after(met).await
+}
+
+/// A connection on which nothing has been asked yet.
+struct Opened {
+    live: Live,
+    driver: Driver,
+    heard: Heard,
+}
+
+impl Opened {
+    /// The connection and what came of the first requests on it, or the best reason why not.
+    async fn after<T>(self, met: Result<T, Trouble>) -> Result<(Live, T), Trouble> {
+        match met {
+            Ok(met) => Ok((self.live, met)),
+            Err(trouble) if trouble.is_of_the_member() => {
+                Err(last_words(self.driver, &self.heard, trouble).await)
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+}
+
+async fn open(cluster: &Cluster, member: usize) -> Result<Opened, Trouble> {
     let Member { address, name } = cluster.members[member].clone();
     let open = async {
         let tcp = TcpStream::connect((address.host.as_str(), address.port)).await?;
         // The system's default would hold small requests back.
         tcp.set_nodelay(true)?;
-        encrypted(&cluster, name, tcp).await
+        encrypted(cluster, name, tcp).await
     };
     let stream = open.await.map_err(|error| Trouble::of_open(&address, &error))?;
     let heard = Heard::default();
@@ -216,13 +252,7 @@ async fn connect_to(cluster: Arc<Cluster>, member: usize) -> Result<Live, Troubl
         token: Mutex::default(),
         gone: CancellationToken::new(),
     };
-    match live.introduce(&cluster).await {
-        Ok(()) => Ok(live),
-        Err(trouble) if trouble.is_of_the_member() => {
-            Err(last_words(driver, &heard, trouble).await)
-        }
-        Err(trouble) => Err(trouble),
-    }
+    Ok(Opened { live, driver, heard })
 }
 
 /// A server that wants another certificate of ours says so after the handshake, in the place of an
@@ -277,11 +307,16 @@ impl Live {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Logs in, and finds out whether this member can serve us.
-    async fn introduce(&self, cluster: &Cluster) -> Result<(), Trouble> {
+    /// Logs in, and asks the member what it is.
+    async fn greet(&self, cluster: &Cluster) -> Result<StatusResponse, Trouble> {
         self.log_in(cluster).await?;
         let status = self.unary(StatusRequest {}).await;
-        let status = status.map_err(|status| Trouble::of_first(&self.address, &status))?;
+        status.map_err(|status| Trouble::of_first(&self.address, &status))
+    }
+
+    /// Logs in, and finds out whether this member can serve us.
+    async fn introduce(&self, cluster: &Cluster) -> Result<(), Trouble> {
+        let status = self.greet(cluster).await?;
         cluster.judge(&status.version, &self.address)?;
         cluster.meet(status.header.map_or(0, |header| header.cluster_id), &self.address)?;
         if status.leader == 0 || status.is_learner {

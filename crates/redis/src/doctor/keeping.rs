@@ -33,7 +33,7 @@ async fn persistence(visit: &mut Visit) -> Finding {
     if appended {
         return appended_file(check, visit.setting("appendfsync").await.as_deref().ok());
     }
-    let lost = format!("if two holders matter: {SYNCED}, or fences at the resource");
+    let lost = format!("set {SYNCED}, or have the resource check fences");
     match save.as_deref() {
         Ok("") => check.warning("nothing is saved: a restart forgets every lock", lost),
         Ok(save) => check.warning(
@@ -45,7 +45,7 @@ async fn persistence(visit: &mut Visit) -> Finding {
 }
 
 fn appended_file(check: Check, fsync: Option<&str>) -> Finding {
-    let advice = format!("if two holders matter: {SYNCED}, or fences at the resource");
+    let advice = format!("set {SYNCED}, or have the resource check fences");
     match fsync {
         Some("always") => check.good("the append-only file is synced with every write"),
         Some("everysec") => check.warning(

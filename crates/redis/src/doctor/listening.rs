@@ -32,7 +32,7 @@ impl Exam<'_> {
             ),
             Err(trouble) if trouble.word() == "NOPERM" => check.warning(
                 format!("not allowed: {POLLING}"),
-                format!("this is enough: `{}`", line("USER", self.keys)),
+                format!("this is enough: `{}`", line(self.target.dial().user(), self.keys)),
             ),
             Err(trouble) => check.unknown(why(&trouble)),
         }

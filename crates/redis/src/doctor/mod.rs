@@ -30,7 +30,7 @@ use crate::url::Address;
 use visit::Visit;
 
 /// Without these there is no use in trying a lock.
-const FIRST: [&str; 3] = ["reachable", "version", "role"];
+const FIRST: [&str; 4] = ["reachable", "version", "role", "rights"];
 
 impl Redis {
     pub(crate) async fn look_for_flaws(&self, ttl: Duration) -> Vec<Finding> {
@@ -85,7 +85,7 @@ impl Exam<'_> {
         findings.push(server::clock(&mut visit, self.clock).await);
         findings.extend(keeping::all(&mut visit, failover).await);
         findings.push(self.listening(&mut visit).await);
-        findings.push(rights::rights(&mut visit, self.keys).await);
+        findings.push(rights::rights(&mut visit, self.target.dial().user(), self.keys).await);
         findings
     }
 }

@@ -52,6 +52,11 @@ impl Dial {
         self.connect_timeout
     }
 
+    /// Who we are: `default` where nobody said.
+    pub(crate) fn user(&self) -> &str {
+        self.session.username().unwrap_or("default")
+    }
+
     pub(crate) fn response_timeout(&self) -> Duration {
         self.response_timeout
     }

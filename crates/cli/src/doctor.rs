@@ -1,0 +1,162 @@
+//! `tenure doctor`: what makes locks unsafe here, and what to do about it.
+//!
+//! In: the arguments. Out: one line per check on stdout, or JSON; the exit status says how bad it is. The
+//! checks themselves are the engines' (`Config::examine`), so that others can show the same.
+
+use std::io::IsTerminal as _;
+
+use serde::Serialize;
+use tenure::doctor::{Finding, Verdict};
+
+use crate::args::{DoctorArgs, Everywhere};
+use crate::output;
+use crate::talk::{self, Talk, wants_color};
+use crate::text::escape;
+use crate::trouble::Trouble;
+use crate::url::{Place, runtime};
+use crate::view::{SCHEMA, json};
+
+/// The exit statuses.
+const WARNING: u8 = 1;
+const UNSAFE: u8 = 2;
+
+/// Looks, and says what was found.
+pub(crate) fn doctor(args: &DoctorArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
+    let findings = match examine(args, flags, talk) {
+        Ok(findings) => findings,
+        Err(trouble) => return talk.trouble(&trouble),
+    };
+    let colored = wants_color(flags.color, std::io::stdout().is_terminal());
+    talk::data(&if args.json { as_json(&findings) } else { lines(&findings, colored) });
+    talk.say(&summary(&findings));
+    status(Verdict::worst(&findings))
+}
+
+fn examine(
+    args: &DoctorArgs,
+    flags: &Everywhere,
+    talk: &mut Talk,
+) -> Result<Vec<Finding>, Trouble> {
+    let place = Place::find(flags)?;
+    let mut config = place.config().clone().url(place.secret());
+    if let Some(ttl) = args.ttl {
+        config = config.ttl(ttl);
+    }
+    place.introduce(talk);
+    let findings = runtime()?.block_on(config.examine());
+    let mut findings = findings.map_err(|error| place.blamed(&error))?;
+    findings.iter_mut().for_each(|finding| finding.seen = place.scrub(&finding.seen));
+    Ok(findings)
+}
+
+fn status(worst: Verdict) -> u8 {
+    match worst {
+        Verdict::Good | Verdict::Unknown => 0,
+        Verdict::Warning => WARNING,
+        Verdict::Unsafe => UNSAFE,
+    }
+}
+
+fn summary(findings: &[Finding]) -> String {
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    output::checked(
+        count(Verdict::Good),
+        count(Verdict::Unknown),
+        count(Verdict::Warning),
+        count(Verdict::Unsafe),
+    )
+}
+
+fn as_json(findings: &[Finding]) -> String {
+    #[derive(Serialize)]
+    struct Checkup<'a> {
+        schema: u32,
+        verdict: Verdict,
+        findings: &'a [Finding],
+    }
+    json(&Checkup { schema: SCHEMA, verdict: Verdict::worst(findings), findings })
+}
+
+fn lines(findings: &[Finding], colored: bool) -> String {
+    let width = |of: fn(&Finding) -> &str| {
+        findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0)
+    };
+    let widths = [width(|f| f.verdict.word()), width(|f| f.check), width(|f| &f.place)];
+    findings.iter().map(|finding| line(finding, widths, colored)).collect()
+}
+
+fn line(finding: &Finding, [verdict, check, place]: [usize; 3], colored: bool) -> String {
+    let word = format!("{:verdict$}", finding.verdict.word());
+    let word = if colored { painted(finding.verdict, &word) } else { word };
+    let (name, at) = (finding.check, escape(&finding.place));
+    let (tried, seen) = (escape(&finding.tried), escape(&finding.seen));
+    let advice = finding.advice.as_deref().map(|advice| format!("; to do: {}", escape(advice)));
+    let advice = advice.unwrap_or_default();
+    format!("{word}  {name:check$}  {at:place$}  {tried}: {seen}{advice}\n")
+}
+
+/// The words say it already: colour only helps the eye.
+fn painted(verdict: Verdict, word: &str) -> String {
+    let color = match verdict {
+        Verdict::Good => "32",
+        Verdict::Unknown => "36",
+        Verdict::Warning => "33",
+        Verdict::Unsafe => "1;31",
+    };
+    format!("\x1b[{color}m{word}\x1b[0m")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure::doctor::Check;
+
+    fn some() -> Vec<Finding> {
+        let check = |name| Check::new(name, "h:6379", "INFO memory");
+        vec![
+            check("reachable").good("connected in 0.4ms"),
+            check("clock").unknown("could not be checked: the user may not ask for it"),
+            check("persistence").warning("nothing is saved", "save it"),
+            check("eviction").danger("`allkeys-lru`", "set `noeviction`"),
+        ]
+    }
+
+    /// One line for each check, in columns; what there is to do is at the end.
+    #[test]
+    fn lines_in_full() {
+        assert_eq!(
+            lines(&some(), false),
+            "\
+good     reachable    h:6379  INFO memory: connected in 0.4ms
+unknown  clock        h:6379  INFO memory: could not be checked: the user may not ask for it
+warning  persistence  h:6379  INFO memory: nothing is saved; to do: save it
+unsafe   eviction     h:6379  INFO memory: `allkeys-lru`; to do: set `noeviction`
+"
+        );
+        let colored = lines(&some(), true);
+        assert!(colored.starts_with("\x1b[32mgood   \x1b[0m  reachable"), "{colored}");
+        assert_eq!(colored.matches("\x1b[0m").count(), 4);
+    }
+
+    /// The JSON, all fields of it.
+    #[test]
+    fn json_in_full() {
+        assert_eq!(
+            as_json(&some()[2..3]),
+            "{\"schema\":1,\"verdict\":\"warning\",\"findings\":[{\"check\":\"persistence\",\
+             \"place\":\"h:6379\",\"tried\":\"INFO memory\",\"seen\":\"nothing is saved\",\
+             \"verdict\":\"warning\",\"advice\":\"save it\"}]}\n"
+        );
+        assert!(as_json(&some()[..1]).contains("\"advice\":null"));
+    }
+
+    /// The worst verdict is the exit status, and what is unknown is no fault.
+    #[test]
+    fn statuses() {
+        let all = some();
+        let status = |count| status(Verdict::worst(&all[..count]));
+        assert_eq!([status(1), status(2), status(3), status(4)], [0, 0, 1, 2]);
+        assert_eq!(summary(&all), "tenure: 4 checks: 1 unsafe, 1 warning, 1 unknown, 1 good");
+        assert_eq!(summary(&all[..2]), "tenure: 2 checks: 1 unknown, 1 good");
+    }
+}
