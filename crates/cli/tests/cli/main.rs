@@ -10,6 +10,7 @@ mod bench;
 mod child;
 mod common;
 mod config;
+mod doctor;
 mod etcd;
 mod keys;
 mod look;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::backend::Loss;
+use tenure_core::doctor::Verdict;
 use tenure_testkit::register::Register;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, lapse, within};
@@ -89,6 +90,22 @@ async fn t10_an_evicted_lock_is_a_loss() {
     assert!(next.fence() > guard.fence());
     assert_eq!(within("the loss", guard.lost()).await, Loss::Gone);
     assert!(!guard.is_held() && next.is_held());
+}
+
+/// t10: that such a server may evict locks is found out before it does.
+#[tokio::test]
+async fn t10_the_doctor_warns_beforehand() {
+    let server = RedisServer::start_with(&["--maxmemory-policy", "volatile-lru"]);
+    let a = locker(&server).await;
+    let verdict = async || {
+        let findings = a.examine().await.unwrap();
+        findings.iter().find(|finding| finding.check == "eviction").unwrap().verdict
+    };
+    assert_eq!(verdict().await, Verdict::Warning);
+    server.client().command(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    assert_eq!(verdict().await, Verdict::Unsafe);
+    server.client().command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    assert_eq!(verdict().await, Verdict::Good);
 }
 
 /// t25: a holder whose lock was taken away writes late: the resource refuses it by its fence.

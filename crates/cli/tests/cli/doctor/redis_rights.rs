@@ -1,0 +1,105 @@
+//! Who we are to a Redis server, and what we may do there.
+
+use tenure_testkit::servers::{RedisServer, Reply};
+
+use crate::common::PASSWORD;
+
+use super::{doctor, told};
+
+/// A user with these rights; its URL.
+fn user(server: &RedisServer, rights: &[&str]) -> String {
+    let password = format!(">{PASSWORD}");
+    let base = ["ACL", "SETUSER", "limited", "reset", "on", &password];
+    let made = server.client().command(&[&base, rights].concat());
+    assert_eq!(made, Reply::Text("OK".into()));
+    format!("redis://limited:{PASSWORD}@127.0.0.1:{}", server.port())
+}
+
+/// t63: rights that are missing are named, and the line that is advised is enough: 0.
+#[test]
+fn t63_rights() {
+    let server = RedisServer::start_persistent();
+    let url = user(&server, &["~*", "&*", "+@all", "-zadd", "-evalsha", "-scan"]);
+    let found = doctor(&url);
+    let flaw = found.has("rights", "unsafe", r"not allowed: `\+evalsha \+zadd \+scan`");
+    let advice = flaw["advice"].as_str().unwrap().to_owned();
+    let line = advice.split('`').nth(1).unwrap();
+    let words: Vec<_> = line.split(' ').collect();
+    assert_eq!(words[..5], ["ACL", "SETUSER", "limited", "~tenure:*", "&tenure:inbox:*"]);
+    found.ends_with(2);
+    let url = user(&server, &words[3..]);
+    let found = doctor(&url);
+    found.has("rights", "good", "all of them are allowed");
+    found.has("pub-sub", "good", "the message arrived, .+");
+    found.has(
+        "persistence",
+        "unknown",
+        "there is an append-only file; how often it is synced may not .+",
+    );
+    found.has("lock", "good", "granted .+");
+    found.ends_with(0);
+}
+
+/// t63: keys and channels are rights of their own.
+#[test]
+fn t63_keys_and_channels() {
+    let server = RedisServer::start_persistent();
+    let found = doctor(&user(&server, &["~tenure:lock:*", "&tenure:inbox:*", "+@all"]));
+    found.has("rights", "unsafe", r"not allowed: `~tenure:\*`");
+    let found = doctor(&user(&server, &["%R~tenure:*", "&tenure:inbox:*", "+@all"]));
+    found.has("rights", "unsafe", r"not allowed: `~tenure:\*`");
+    found.ends_with(2);
+    let found = doctor(&user(&server, &["~tenure:*", "resetchannels", "+@all"]));
+    found.has("rights", "warning", r"not allowed: `&tenure:inbox:\*`");
+    found.has("pub-sub", "warning", "not allowed: those who wait poll at `retry_interval` .+");
+    found.ends_with(1);
+    let found = doctor(&user(&server, &["~tenure:*", "&*", "+@all", "-subscribe"]));
+    found.has("pub-sub", "warning", "not allowed: .+");
+    found.ends_with(1);
+}
+
+/// What may not be asked is unknown, and no fault: `CONFIG` is not for everybody. Without `INFO` nobody
+/// can connect, and that is the right that is named.
+#[test]
+fn what_may_not_be_asked() {
+    let server = RedisServer::start_persistent();
+    let found = doctor(&user(&server, &["~*", "&*", "+@all", "-config"]));
+    found.has("persistence", "unknown", ".+");
+    found.has("eviction", "good", "`noeviction`, and no limit");
+    found.has("replication", "good", "no replicas");
+    found.ends_with(0);
+    let found = doctor(&user(&server, &["~*", "&*", "+@all", "-info", "-config", "-time"]));
+    for check in ["version", "role", "persistence", "eviction", "replication", "clock"] {
+        found.has(check, "unknown", "could not be checked: the user may not ask for it");
+    }
+    found.has("rights", "unsafe", r"not allowed: `\+time \+info`");
+    found.ends_with(2);
+}
+
+/// t63: a command that was renamed is missing for everybody.
+#[test]
+fn t63_renamed_commands() {
+    let server = RedisServer::start_with(&["--rename-command", "EVALSHA", ""]);
+    let found = doctor(&server.url());
+    let flaw = found.has("rights", "unsafe", "disabled or renamed: `evalsha`");
+    assert!(
+        flaw["advice"].as_str().unwrap().starts_with("take them out of `rename-command`"),
+        "{flaw}"
+    );
+    found.ends_with(2);
+}
+
+/// t63, t66: a wrong password is a finding, and no password is ever shown.
+#[test]
+fn t63_t66_passwords() {
+    let server = RedisServer::start_with(&["--requirepass", "another"]);
+    let found = doctor(&server.url());
+    found.has("reachable", "unsafe", ".+the server wants a password: NOAUTH.+");
+    found.ends_with(2);
+    let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", server.port());
+    let flaw = doctor(&url);
+    let flaw = flaw.has("reachable", "unsafe", ".+the user name or password is wrong: WRONGPASS.+");
+    assert_eq!(flaw["advice"], "correct user, password or certificates");
+    let said = told(&url);
+    assert!(!said.out.contains(PASSWORD) && !said.err.contains(PASSWORD), "{said:?}");
+}
