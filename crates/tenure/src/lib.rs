@@ -78,6 +78,8 @@ mod readme {
     struct Quorum;
     #[doc = include_str!("../../../docs/etcd.md")]
     struct Etcd;
+    #[doc = include_str!("../../../docs/doctor.md")]
+    struct Doctor;
     #[doc = include_str!("../../../docs/client.md")]
     struct Client;
     #[cfg(feature = "macros")]

@@ -21,6 +21,8 @@ pub(super) struct Visit {
     driver: AbortHandle,
     within: Duration,
     info: Result<Facts, Trouble>,
+    /// A reply did not come. One that comes later would be taken for another's: nothing more is asked.
+    silent: bool,
 }
 
 impl Drop for Visit {
@@ -45,7 +47,7 @@ impl Visit {
         let (connection, driver) = made.map_err(late)??;
         let (address, within) = (address.clone(), dial.response_timeout());
         let info = Ok(Facts::of(String::new()));
-        let mut visit = Visit { address, connection, driver, within, info };
+        let mut visit = Visit { address, connection, driver, within, info, silent: false };
         visit.info = visit.text(&redis::cmd("INFO")).await.map(Facts::of);
         Ok(visit)
     }
@@ -65,6 +67,7 @@ impl Visit {
     }
 
     pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, Trouble> {
+        self.must_have_answered()?;
         let asked = self.connection.send_packed_command(command);
         let heard = tokio::time::timeout(self.within, asked).await;
         let reply = self.hear(heard.ok())?;
@@ -76,6 +79,7 @@ impl Visit {
         &mut self,
         commands: &Pipeline,
     ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+        self.must_have_answered()?;
         let asked = self.connection.send_packed_commands(commands, 0, commands.len());
         let heard = tokio::time::timeout(self.within, asked).await;
         let replies = self.hear(heard.ok())?;
@@ -106,7 +110,16 @@ impl Visit {
         Trouble::new(Cause::Refused, &self.address, what)
     }
 
-    fn hear<T>(&self, heard: Option<RedisResult<T>>) -> Result<T, Trouble> {
+    fn must_have_answered(&self) -> Result<(), Trouble> {
+        let what = "an answer is still missing";
+        match self.silent {
+            true => Err(Trouble::new(Cause::Silent, &self.address, what)),
+            false => Ok(()),
+        }
+    }
+
+    fn hear<T>(&mut self, heard: Option<RedisResult<T>>) -> Result<T, Trouble> {
+        self.silent = heard.is_none();
         let within = self.within;
         let silent = || {
             let what = format_args!("no answer within {within:?}");
