@@ -7,6 +7,7 @@ use std::io::IsTerminal as _;
 
 use serde::Serialize;
 use tenure::doctor::{Finding, Verdict};
+use unicode_width::UnicodeWidthStr;
 
 use crate::args::{DoctorArgs, Everywhere};
 use crate::output;
@@ -78,21 +79,29 @@ fn as_json(findings: &[Finding]) -> String {
 }
 
 fn lines(findings: &[Finding], colored: bool) -> String {
-    let width = |of: fn(&Finding) -> &str| {
-        findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0)
+    let columns = |finding: &Finding| {
+        [finding.verdict.word().into(), finding.check.into(), escape(&finding.place).into_owned()]
     };
-    let widths = [width(|f| f.verdict.word()), width(|f| f.check), width(|f| &f.place)];
-    findings.iter().map(|finding| line(finding, widths, colored)).collect()
+    let rows: Vec<[String; 3]> = findings.iter().map(columns).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    let shown = rows.iter().zip(findings).map(|(row, finding)| line(row, finding, widths, colored));
+    shown.collect()
 }
 
-fn line(finding: &Finding, [verdict, check, place]: [usize; 3], colored: bool) -> String {
-    let word = format!("{:verdict$}", finding.verdict.word());
+fn line(row: &[String; 3], finding: &Finding, widths: [usize; 3], colored: bool) -> String {
+    let mut cells = row.iter().zip(widths).map(|(cell, width)| padded(cell, width));
+    let word = cells.next().unwrap_or_default();
     let word = if colored { painted(finding.verdict, &word) } else { word };
-    let (name, at) = (finding.check, escape(&finding.place));
     let (tried, seen) = (escape(&finding.tried), escape(&finding.seen));
     let advice = finding.advice.as_deref().map(|advice| format!("; to do: {}", escape(advice)));
-    let advice = advice.unwrap_or_default();
-    format!("{word}  {name:check$}  {at:place$}  {tried}: {seen}{advice}\n")
+    let (rest, advice) = (cells.collect::<Vec<_>>().join("  "), advice.unwrap_or_default());
+    format!("{word}  {rest}  {tried}: {seen}{advice}\n")
+}
+
+/// Counted in columns of the screen: `format!` would count characters.
+fn padded(cell: &str, width: usize) -> String {
+    format!("{cell}{}", " ".repeat(width - cell.width()))
 }
 
 /// The words say it already: colour only helps the eye.

@@ -75,7 +75,11 @@ fn missing(path: &Path) -> Vec<Finding> {
 /// Whether the kernel of this machine has the last word about files there.
 fn file_system(place: &Path, dir: &Path) -> Finding {
     let check = Check::new("file-system", place.display(), "ask what kind of file system it is on");
-    match (dir::network(dir), cfg!(any(target_os = "linux", target_os = "android"))) {
+    judge_file_system(check, dir::network(dir))
+}
+
+fn judge_file_system(check: Check, network: Option<String>) -> Finding {
+    match (network, cfg!(any(target_os = "linux", target_os = "android"))) {
         (Some(flaw), _) => {
             check.danger(format!("it {flaw}"), "use a directory on a disk of this machine")
         }
@@ -120,5 +124,20 @@ fn locked(file: &File) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// F5: a network file system is unsafe, by its name. (There is none here to look at.)
+    #[test]
+    fn f5_network_file_systems_are_unsafe() {
+        let check = || Check::new("file-system", "/x", "look");
+        let flaw = "is on a network file system (NFS), where file locks cannot be relied on";
+        let found = judge_file_system(check(), Some(flaw.into()));
+        assert_eq!((found.verdict, found.seen), (Verdict::Unsafe, format!("it {flaw}")));
+        assert!(judge_file_system(check(), None).verdict < Verdict::Warning);
     }
 }

@@ -147,7 +147,10 @@ fn judge_replication(
 ) -> Finding {
     if in_time < wanted {
         return check.danger(
-            format!("{in_time} replicas are in time and `min-replicas-to-write` is {wanted}: every write is refused"),
+            format!(
+                "{} in time, and `min-replicas-to-write` is {wanted}: every write is refused",
+                counted(in_time)
+            ),
             "bring the replicas back, or lower `min-replicas-to-write`",
         );
     }
@@ -155,12 +158,20 @@ fn judge_replication(
         (0, _, Failover::Automatic) => {
             check.warning("no replica: nobody can take the master's place", "add a replica, better two")
         }
-        (0, ..) => check.good("no replicas"),
+        (0, ..) => check.good(counted(0)),
         (replicas, 0, _) => check.warning(
-            format!("{replicas} replicas, and `min-replicas-to-write 0`: a master that was cut off and replaced goes on granting locks"),
+            format!("{}, and `min-replicas-to-write 0`: a master that was cut off and replaced goes on granting locks", counted(replicas)),
             "set `min-replicas-to-write 1` and `min-replicas-max-lag 10` on all of them; `?replicas=N` in the URL has grants wait for replicas",
         ),
-        (replicas, wanted, _) => check.good(format!("{replicas} replicas, of which {wanted} must be in time for a write")),
+        (replicas, wanted, _) => check.good(format!("{}, of which {wanted} must be in time for a write", counted(replicas))),
+    }
+}
+
+fn counted(replicas: u64) -> String {
+    match replicas {
+        0 => "no replica".into(),
+        1 => "1 replica".into(),
+        more => format!("{more} replicas"),
     }
 }
 

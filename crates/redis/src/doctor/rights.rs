@@ -72,6 +72,8 @@ async fn missing(visit: &mut Visit, keys: &Keys) -> Result<Missing, Trouble> {
         .collect();
     let mut pipe = Pipeline::new();
     names.iter().for_each(|name| _ = pipe.add_command(form(name, &probe.text, &probe.channel)));
+    // What was made in spite of all ends by itself.
+    pipe.add_command(form("pexpire", &probe.text, ""));
     for (name, reply) in names.iter().zip(visit.ask_all(&pipe).await?) {
         missing.note(name, &reply);
     }

@@ -133,9 +133,12 @@ fn agreement(check: Check, answers: &[(&Address, &Answer)]) -> Finding {
     let mut different: Vec<_> = answers.iter().map(|(_, answer)| &answer.word).collect();
     different.dedup();
     match different.as_slice() {
-        [one] => {
-            check.good(format!("{} named {} (epoch {})", answers.len(), one.address, one.epoch))
-        }
+        [one] => check.good(format!(
+            "{} of them name {} (epoch {})",
+            answers.len(),
+            one.address,
+            one.epoch
+        )),
         _ => {
             let shown = answers.iter().map(|(who, Answer { word, .. })| {
                 format!("{who} names {} (epoch {})", word.address, word.epoch)
@@ -150,16 +153,16 @@ fn number(check: Check, named: usize, known: Option<usize>) -> Finding {
     match known {
         None => check.unknown("they do not say how many they are"),
         Some(known) if known > named => check.warning(
-            format!(
-                "{named} are named, and they are {known}: those that are not named are not asked"
-            ),
+            format!("the URL names {named} of {known}: those that are not named are not asked"),
             "name all of them in the URL",
         ),
         Some(known) if known < SENTINELS_LEAST => check.warning(
-            format!("{known}: fewer than {SENTINELS_LEAST} cannot fail over when one is gone"),
+            format!(
+                "{known} in all: fewer than {SENTINELS_LEAST} cannot fail over when one is gone"
+            ),
             "run three Sentinels, on three machines",
         ),
-        Some(known) => check.good(format!("{named} are named, and they are {known}")),
+        Some(known) => check.good(format!("the URL names {named}, and they know of {known}")),
     }
 }
 

@@ -56,6 +56,10 @@ fn directories_that_will_not_do() {
     let found = doctor(&format!("file:{}", space.path("file").display()));
     found.has("directory", "unsafe", "it is not a directory");
     found.ends_with(2);
+    // Nobody can make a file there, not even root.
+    let found = doctor("file:/proc/self/task");
+    found.has("kernel-locks", "unsafe", "it could not be done: .+");
+    found.ends_with(2);
 }
 
 /// `memory:` excludes nobody that the tool could mean.

@@ -35,7 +35,7 @@ fn a_server_in_good_health() {
              good  persistence  {at}  INFO persistence, CONFIG GET appendonly, appendfsync, save: \
              the append-only file is synced with every write\n\
              good  eviction     {at}  INFO memory, CONFIG GET maxmemory, maxmemory-policy: `noeviction`, and no limit\n\
-             good  replication  {at}  INFO replication, CONFIG GET min-replicas-to-write, min-replicas-max-lag: no replicas\n\
+             good  replication  {at}  INFO replication, CONFIG GET min-replicas-to-write, min-replicas-max-lag: no replica\n\
              good  pub-sub      {at}  SUBSCRIBE on a second connection \\(RESP3\\), PUBLISH on the first: \
              the message arrived, all in \\S+\n\
              good  rights       {at}  send every command that locks need, on keys of our own, in a form that \
@@ -139,21 +139,21 @@ fn replication() {
     let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let replica = server.start_replica();
     let found = doctor(&server.url());
-    let flaw = found.has("replication", "warning", "1 replicas, and `min-replicas-to-write 0`: .+");
+    let flaw = found.has("replication", "warning", "1 replica, and `min-replicas-to-write 0`: .+");
     assert!(flaw["advice"].as_str().unwrap().contains("`min-replicas-to-write 1`"), "{flaw}");
     set(&server, "min-replicas-max-lag", "10");
     set(&server, "min-replicas-to-write", "1");
     eventually_blocking("the replica to be in time", || {
         info(&server, "replication").contains("min_slaves_good_slaves:1")
     });
-    let seen = "1 replicas, of which 1 must be in time for a write";
+    let seen = "1 replica, of which 1 must be in time for a write";
     doctor(&server.url()).has("replication", "good", seen);
     replica.kill();
     eventually_blocking("the replica to be missed", || {
         info(&server, "replication").contains("min_slaves_good_slaves:0")
     });
     let found = doctor(&server.url());
-    let seen = "0 replicas are in time and `min-replicas-to-write` is 1: every write is refused";
+    let seen = "no replica in time, and `min-replicas-to-write` is 1: every write is refused";
     found.has("replication", "unsafe", seen);
     found.has("lock", "unsafe", ".+too few replicas and refuses all writes: NOREPLICAS.+");
     found.ends_with(2);

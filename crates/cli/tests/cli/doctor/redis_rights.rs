@@ -66,7 +66,7 @@ fn what_may_not_be_asked() {
     let found = doctor(&user(&server, &["~*", "&*", "+@all", "-config"]));
     found.has("persistence", "unknown", ".+");
     found.has("eviction", "good", "`noeviction`, and no limit");
-    found.has("replication", "good", "no replicas");
+    found.has("replication", "good", "no replica");
     found.ends_with(0);
     let found = doctor(&user(&server, &["~*", "&*", "+@all", "-info", "-config", "-time"]));
     for check in ["version", "role", "persistence", "eviction", "replication", "clock"] {

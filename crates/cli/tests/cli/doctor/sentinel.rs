@@ -32,8 +32,8 @@ fn sentinels_that_go() {
     assert_eq!(found.all("sentinel").len(), 3);
     let master = format!("127.0.0.1:{}", set.master().port());
     found.has("sentinel", "good", &format!(r"names {master} as the master \(epoch 0\)"));
-    found.has("sentinels-agree", "good", &format!(r"3 named {master} \(epoch 0\)"));
-    found.has("sentinels-named", "good", "3 are named, and they are 3");
+    found.has("sentinels-agree", "good", &format!(r"3 of them name {master} \(epoch 0\)"));
+    found.has("sentinels-named", "good", "the URL names 3, and they know of 3");
     found.has("failover-votes", "good", "OK 3 usable Sentinels.+");
     found.has("failover-time", "good", "a dead master is noticed after 1s; a lease lasts 30s");
     found.has("replication", "good", "2 replicas, of which 1 must be in time for a write");
@@ -42,7 +42,7 @@ fn sentinels_that_go() {
     found.has("failover-time", "warning", ".+: it ends before another server can renew it");
 
     let some = doctor(&url(&ports(&set)[..1], "locks"));
-    let seen = "1 are named, and they are 3: those that are not named are not asked";
+    let seen = "the URL names 1 of 3: those that are not named are not asked";
     some.has("sentinels-named", "warning", seen);
     some.ends_with(1);
 
@@ -67,7 +67,11 @@ fn sentinels_that_go() {
 fn sentinels_that_are_too_few_or_others() {
     let (one, other) = (SentinelSet::start_small(), SentinelSet::start_small());
     let found = doctor(&one.url());
-    found.has("sentinels-named", "warning", "1: fewer than 3 cannot fail over when one is gone");
+    found.has(
+        "sentinels-named",
+        "warning",
+        "1 in all: fewer than 3 cannot fail over when one is gone",
+    );
     found.has("replication", "warning", "no replica: nobody can take the master's place");
     found.ends_with(1);
     let both = url(&[ports(&one)[0], ports(&other)[0]], "locks");
