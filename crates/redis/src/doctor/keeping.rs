@@ -2,9 +2,9 @@
 //!
 //! In: a visit. Out: findings.
 
-use tenure_core::doctor::{Check, Finding};
+use tenure_core::doctor::{Check, Finding, Verdict};
 
-use super::Failover;
+use super::Standing;
 use super::visit::{Visit, why};
 
 /// How full a server may be, in percent, before new locks are about to be refused.
@@ -13,8 +13,27 @@ const FULL: u64 = 90;
 /// What makes a server forget nothing that it has acknowledged.
 const SYNCED: &str = "`appendonly yes` and `appendfsync always`";
 
-pub(super) async fn all(visit: &mut Visit, failover: Failover) -> [Finding; 3] {
-    [persistence(visit).await, eviction(visit).await, replication(visit, failover).await]
+pub(super) async fn all(visit: &mut Visit, standing: Standing) -> [Finding; 3] {
+    let persistence = weigh(persistence(visit).await, standing);
+    [persistence, eviction(visit).await, replication(visit, standing).await]
+}
+
+/// In a quorum, a server that forgets is counted on for nothing until what it forgot has ended; unless
+/// it was said to be trusted.
+fn weigh(mut found: Finding, standing: Standing) -> Finding {
+    match (standing, found.verdict) {
+        (Standing::Voter { trusted: false }, Verdict::Warning) => {
+            (found.verdict, found.advice) = (Verdict::Good, None);
+            found.seen += "; after a restart its vote does not count for a while";
+        }
+        (Standing::Voter { trusted: true }, Verdict::Warning) => {
+            found.verdict = Verdict::Unsafe;
+            found.seen += "; and its vote counts at once";
+            found.advice = Some(format!("leave `restarted=trusted` out, or set {SYNCED}"));
+        }
+        _ => {}
+    }
+    found
 }
 
 async fn persistence(visit: &mut Visit) -> Finding {
@@ -112,7 +131,7 @@ fn judge_eviction(check: Check, policy: &str, limit: u64, used: Option<u64>) -> 
     }
 }
 
-async fn replication(visit: &mut Visit, failover: Failover) -> Finding {
+async fn replication(visit: &mut Visit, standing: Standing) -> Finding {
     let tried = "INFO replication, CONFIG GET min-replicas-to-write, min-replicas-max-lag";
     let check = Check::new("replication", visit.address(), tried);
     if let Err(trouble) = visit.info() {
@@ -135,7 +154,7 @@ async fn replication(visit: &mut Visit, failover: Failover) -> Finding {
         // It counts them only where it is to.
         _ => u64::from(in_time.is_some()),
     };
-    judge_replication(check, replicas, wanted, in_time.unwrap_or(0), failover)
+    judge_replication(check, replicas, wanted, in_time.unwrap_or(0), standing)
 }
 
 fn judge_replication(
@@ -143,7 +162,7 @@ fn judge_replication(
     replicas: u64,
     wanted: u64,
     in_time: u64,
-    failover: Failover,
+    standing: Standing,
 ) -> Finding {
     if in_time < wanted {
         return check.danger(
@@ -154,8 +173,8 @@ fn judge_replication(
             "bring the replicas back, or lower `min-replicas-to-write`",
         );
     }
-    match (replicas, wanted, failover) {
-        (0, _, Failover::Automatic) => {
+    match (replicas, wanted, standing) {
+        (0, _, Standing::Watched) => {
             check.warning("no replica: nobody can take the master's place", "add a replica, better two")
         }
         (0, ..) => check.good(counted(0)),
@@ -178,7 +197,6 @@ fn counted(replicas: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::doctor::Verdict;
 
     fn check() -> Check {
         Check::new("x", "h:1", "look")
@@ -200,13 +218,13 @@ mod tests {
     /// Replicas are an advantage only where a master knows that it has lost them.
     #[test]
     fn replicas() {
-        let verdict = |replicas, wanted, in_time, failover| {
-            judge_replication(check(), replicas, wanted, in_time, failover).verdict
+        let verdict = |replicas, wanted, in_time, standing| {
+            judge_replication(check(), replicas, wanted, in_time, standing).verdict
         };
-        assert_eq!(verdict(0, 0, 0, Failover::ByHand), Verdict::Good);
-        assert_eq!(verdict(0, 0, 0, Failover::Automatic), Verdict::Warning);
-        assert_eq!(verdict(2, 0, 0, Failover::Automatic), Verdict::Warning);
-        assert_eq!(verdict(2, 1, 2, Failover::Automatic), Verdict::Good);
-        assert_eq!(verdict(2, 2, 1, Failover::ByHand), Verdict::Unsafe);
+        assert_eq!(verdict(0, 0, 0, Standing::Alone), Verdict::Good);
+        assert_eq!(verdict(0, 0, 0, Standing::Watched), Verdict::Warning);
+        assert_eq!(verdict(2, 0, 0, Standing::Watched), Verdict::Warning);
+        assert_eq!(verdict(2, 1, 2, Standing::Watched), Verdict::Good);
+        assert_eq!(verdict(2, 2, 1, Standing::Alone), Verdict::Unsafe);
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! In reading order: this file (who is looked at), `visit` (a connection for looking), `server` (what it
 //! is), `keeping` (whether it keeps what it is told), `rights`, `listening` (whether messages arrive), and
-//! `sentinel` (those who say which server it is).
+//! `sentinel` (those who say which server it is). A quorum's own is in `quorum/doctor.rs`.
 
 mod keeping;
 mod listening;
@@ -24,7 +24,7 @@ use tenure_core::time::Clock;
 
 use crate::backend::Redis;
 use crate::keys::Keys;
-use crate::link::{Route, Target};
+use crate::link::{Facts, Route, Target};
 use crate::trouble::{Cause, Trouble};
 use crate::url::Address;
 use visit::Visit;
@@ -37,7 +37,7 @@ impl Redis {
         let (target, keys) = (self.shared.server.target(), &self.shared.keys);
         let exam = Exam { target, keys, clock: &self.shared.clock, ttl };
         let mut findings = match target.route() {
-            Route::Fixed(address) => exam.server(address, Failover::ByHand).await,
+            Route::Fixed(address) => exam.server(address, Standing::Alone).await.findings,
             Route::Sentinel(sentinels) => exam.sentinels(sentinels).await,
         };
         if is_usable(&findings) {
@@ -47,19 +47,28 @@ impl Redis {
     }
 }
 
-fn is_usable(findings: &[Finding]) -> bool {
+pub(crate) fn is_usable(findings: &[Finding]) -> bool {
     let stops =
         |finding: &&Finding| FIRST.contains(&finding.check) && finding.verdict == Verdict::Unsafe;
     findings.iter().find(stops).is_none()
 }
 
-/// Who puts another server in the place of this one.
+/// What a server is to the locks on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failover {
-    /// Sentinels do, or whoever else does it by itself.
-    Automatic,
-    /// Nobody, unless an operator does.
-    ByHand,
+pub(crate) enum Standing {
+    /// The only one there is.
+    Alone,
+    /// Others can take its place: Sentinels see to that.
+    Watched,
+    /// One of several that vote; whether its vote counts although it has just started.
+    Voter { trusted: bool },
+}
+
+/// What came of looking at a server.
+pub(crate) struct Seen {
+    pub(crate) findings: Vec<Finding>,
+    /// What it says of itself, if it could be reached and may be asked.
+    pub(crate) facts: Option<Facts>,
 }
 
 /// What is to be looked at.
@@ -72,21 +81,23 @@ pub(crate) struct Exam<'a> {
 
 impl Exam<'_> {
     /// Everything about one server.
-    pub(crate) async fn server(&self, address: &Address, failover: Failover) -> Vec<Finding> {
+    pub(crate) async fn server(&self, address: &Address, standing: Standing) -> Seen {
         let start = self.clock.now();
         let mut visit = match Visit::pay(self.target.dial(), address, None).await {
             Ok(visit) => visit,
-            Err(trouble) => return vec![unreachable(address, &trouble)],
+            Err(trouble) => {
+                return Seen { findings: vec![unreachable(address, &trouble)], facts: None };
+            }
         };
         let took = self.clock.now().since(start);
         let mut findings = vec![reachable(address).good(format!("connected in {took:.1?}"))];
         findings.push(self.latency(&mut visit).await);
         findings.extend(server::what_it_is(&visit));
         findings.push(server::clock(&mut visit, self.clock).await);
-        findings.extend(keeping::all(&mut visit, failover).await);
+        findings.extend(keeping::all(&mut visit, standing).await);
         findings.push(self.listening(&mut visit).await);
         findings.push(rights::rights(&mut visit, self.target.dial().user(), self.keys).await);
-        findings
+        Seen { findings, facts: visit.info().ok().cloned() }
     }
 }
 

@@ -10,7 +10,7 @@ use tenure_core::doctor::{Check, Finding};
 use tokio::task::JoinSet;
 
 use super::visit::{Visit, why};
-use super::{Exam, Failover, unreachable};
+use super::{Exam, Standing, unreachable};
 use crate::sentinel::{Sentinels, Word};
 use crate::trouble::Trouble;
 use crate::url::Address;
@@ -37,7 +37,9 @@ impl Exam<'_> {
         let mut findings = each(sentinels, &said);
         findings.extend(together(sentinels, &said, self.ttl));
         match sentinels.find().await {
-            Ok(found) => findings.extend(self.server(&found.address, Failover::Automatic).await),
+            Ok(found) => {
+                findings.extend(self.server(&found.address, Standing::Watched).await.findings)
+            }
             Err(trouble) => findings.push(unreachable(&sentinels.service(), &trouble)),
         }
         findings

@@ -282,6 +282,7 @@ impl Live {
 }
 
 /// What a server says of itself.
+#[derive(Clone)]
 pub(crate) struct Facts {
     info: String,
     client_id: Option<i64>,

@@ -5,7 +5,7 @@
 //! says it. What that gives and what it cannot give: `docs/quorum.md`.
 //!
 //! In reading order: `place` (the URL), this file (the contract), `round` (votes and the fence) with
-//! `tally` (counting) and `wait`, `end`, `renew`, `look`; below them `node`, `crowd` and `scripts`.
+//! `tally` (counting) and `wait`, `end`, `renew`, `look`; below them `node`, `crowd` and `scripts`. `doctor` looks at the nodes.
 
 mod place;
 mod round;
@@ -17,6 +17,7 @@ mod look;
 mod node;
 mod crowd;
 mod scripts;
+mod doctor;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -27,6 +28,7 @@ use tenure_core::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Loss, Notice,
     Notices, Query, Release, Term, Then,
 };
+use tenure_core::doctor::Finding;
 use tenure_core::time::{Clock, Time};
 use tenure_core::{Claim, Error, Key, Lease, Token};
 use tokio::runtime::Handle;
@@ -333,6 +335,10 @@ impl Backend for Quorum {
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         Box::pin(self.shared.force(key, seen, by))
+    }
+
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(self.look_for_flaws(ttl))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

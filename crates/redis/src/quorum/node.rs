@@ -91,6 +91,11 @@ impl Node {
         &self.redis
     }
 
+    /// How long it must have run before its vote counts.
+    pub(super) fn quarantine(&self) -> Option<Duration> {
+        self.quarantine
+    }
+
     fn link(&self, key: &Key) -> &Link {
         self.server().commands.of(key)
     }

@@ -2,6 +2,7 @@
 
 mod embedded;
 mod etcd;
+mod quorum;
 mod redis;
 mod redis_rights;
 mod sentinel;
