@@ -117,7 +117,7 @@ fn different(voters: &[Voter]) -> Finding {
 fn age(voter: &Voter, facts: &Facts, ttl: Duration) -> Finding {
     let check = Check::new("restarted", &voter.name, "INFO server: how long it has run");
     let up = facts.uptime();
-    let seen = format!("it has run for {up:?}");
+    let seen = format!("it has run for {}s", up.as_secs());
     match voter.quarantine.map(|quarantine| quarantine.max(ttl)) {
         None => check.good(format!("{seen}; its vote counts at once (`restarted=trusted`)")),
         Some(needed) if up >= needed => check.good(seen),
