@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::report::{Figure, Report};
-use crate::{embedded, etcd, quorum, redis, sentinel};
+use crate::{cluster, embedded, etcd, quorum, redis, sentinel};
 
 /// Fewer rounds have no median to speak of.
 const ROUNDS_DEFAULT: u32 = 20;
@@ -76,6 +76,7 @@ enum Place {
     Redis(String),
     Sentinel(String),
     Quorum(String),
+    Cluster(String),
     Etcd(String),
 }
 
@@ -103,6 +104,7 @@ impl Bench {
                 Place::Sentinel(url.into())
             }
             (Some(scheme), Some(url)) if quorum::is_quorum(scheme) => Place::Quorum(url.into()),
+            (Some(scheme), Some(url)) if cluster::is_cluster(scheme) => Place::Cluster(url.into()),
             (Some(scheme), Some(url)) if etcd::is_etcd(scheme) => Place::Etcd(url.into()),
             (Some(scheme), _) => {
                 return Err(Error::Usage(format!("`{scheme}:` has no bench yet")));
@@ -173,6 +175,14 @@ impl Bench {
                 let site = quorum::Site::connect(url).await?;
                 let measure = async |run: &Run<'_>, kind| quorum::measure(run, &site, kind).await;
                 let report = self.run_all("quorum", &entries, (stop, progress), measure).await;
+                let cleared = site.clear().await;
+                report.and_then(|report| cleared.map(|()| report))
+            }
+            Place::Cluster(url) => {
+                let entries = self.wanted(cluster::ENTRIES)?;
+                let site = cluster::Site::connect(url).await?;
+                let measure = async |run: &Run<'_>, kind| cluster::measure(run, &site, kind).await;
+                let report = self.run_all("cluster", &entries, (stop, progress), measure).await;
                 let cleared = site.clear().await;
                 report.and_then(|report| cleared.map(|()| report))
             }

@@ -14,7 +14,8 @@ use crate::rounds::{Lap, together_at};
 
 /// How long the end of a run waits for locks that are still held.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
-const KEY: &str = "passed-round";
+/// What is passed round.
+pub(crate) const KEY: &str = "passed-round";
 /// Stands for the holder before the first one.
 const NOBODY: usize = usize::MAX;
 

@@ -11,6 +11,7 @@
 //! (how they are measured), `usage` (what a process uses), `report`.
 
 mod bench;
+mod cluster;
 mod embedded;
 mod redis;
 mod sentinel;

@@ -15,7 +15,7 @@ cargo xtask COMMAND
   setup              only install what the tests need
   bench [ARG]...     the figures, against the bare thing in the same run
   model [--large]    every state of the queue protocol and of a quorum, within bounds
-  torture [--backend redis|sentinel|quorum|etcd] [--seed N] [--secs S] [--brisk] [keep|stall|destroy]
+  torture [--backend redis|sentinel|cluster|quorum|etcd] [--seed N] [--secs S] [--brisk] [keep|stall|destroy]
                      processes fight for locks under random faults; the judge's figures
 ";
 

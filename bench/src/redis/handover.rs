@@ -7,7 +7,7 @@ use crate::bench::Run;
 use crate::error::Error;
 use crate::fleet::Fleet;
 use crate::redis::Site;
-use crate::redis::pingpong::PingPong;
+use crate::redis::pingpong::{Channels, PingPong};
 use crate::report::Measure;
 use crate::rounds::interleave;
 
@@ -15,7 +15,8 @@ use crate::rounds::interleave;
 pub(crate) const BAR: f64 = 1.3;
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
-    let pingpong = PingPong::connect(site).await?;
+    let channels = [site.bare_key(0), site.bare_key(1)];
+    let pingpong = PingPong::connect(&site.url, channels, Channels::Plain).await?;
     let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
     let ours = async |lap| fleet.pass_round(lap).await;
     let measured = interleave(run, ours, async |lap| pingpong.play(lap).await).await;

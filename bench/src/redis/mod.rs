@@ -2,9 +2,9 @@
 //!
 //! All keys are under a prefix of the run's own, and gone when it ends.
 
-mod bare;
+pub(crate) mod bare;
 mod uncontended;
-mod pingpong;
+pub(crate) mod pingpong;
 mod handover;
 mod requests;
 mod crowd;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands as _, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::error::Error;
 use crate::home::Home;
-use crate::redis::{Site, bare};
+use crate::redis::bare;
 use crate::rounds::{Lap, together_at};
 
 const BALL: &str = "ball";
@@ -18,6 +18,31 @@ const BALL: &str = "ball";
 const END: &str = "end";
 /// A message that is lost would be waited for for ever.
 const LONGEST: Duration = Duration::from_secs(10);
+
+/// What they tell each other by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Channels {
+    /// Those of one server.
+    Plain,
+    /// Those of a cluster's slots.
+    Sharded,
+}
+
+impl Channels {
+    fn subscribe(self) -> &'static str {
+        match self {
+            Channels::Plain => "SUBSCRIBE",
+            Channels::Sharded => "SSUBSCRIBE",
+        }
+    }
+
+    fn publish(self) -> &'static str {
+        match self {
+            Channels::Plain => "PUBLISH",
+            Channels::Sharded => "SPUBLISH",
+        }
+    }
+}
 
 pub(crate) struct PingPong {
     players: [Arc<Mutex<Player>>; 2],
@@ -31,15 +56,23 @@ struct Player {
     heard: UnboundedReceiver<PushInfo>,
     /// The channel that the other listens to.
     other: String,
+    channels: Channels,
 }
 
 impl PingPong {
-    pub(crate) async fn connect(site: &Site) -> Result<Self, Error> {
-        let (first, second) = (site.bare_key(0), site.bare_key(1));
+    /// On the server at `url`, by two channels.
+    pub(crate) async fn connect(
+        url: &str,
+        [first, second]: [String; 2],
+        channels: Channels,
+    ) -> Result<Self, Error> {
         let homes = [Home::new()?, Home::new()?];
+        let connect = |own: &String, other: &String| {
+            Player::connect(url.into(), own.clone(), other.clone(), channels)
+        };
         let players = [
-            homes[0].run(Player::connect(site.url.clone(), first.clone(), second.clone())).await?,
-            homes[1].run(Player::connect(site.url.clone(), second, first)).await?,
+            homes[0].run(connect(&first, &second)).await?,
+            homes[1].run(connect(&second, &first)).await?,
         ];
         Ok(PingPong { players: players.map(|player| Arc::new(Mutex::new(player))), homes })
     }
@@ -56,14 +89,19 @@ impl PingPong {
 }
 
 impl Player {
-    async fn connect(url: String, own: String, other: String) -> Result<Self, Error> {
+    async fn connect(
+        url: String,
+        own: String,
+        other: String,
+        channels: Channels,
+    ) -> Result<Self, Error> {
         let (told, heard) = unbounded_channel();
         let (client, config) = (bare::client(&url)?, bare::config());
         let commands = client.get_multiplexed_async_connection_with_config(&config).await?;
         let config = config.set_push_sender(told);
         let mut inbox = client.get_multiplexed_async_connection_with_config(&config).await?;
-        inbox.subscribe(own).await?;
-        Ok(Player { commands, _inbox: inbox, heard, other })
+        redis::cmd(channels.subscribe()).arg(own).exec_async(&mut inbox).await?;
+        Ok(Player { commands, _inbox: inbox, heard, other, channels })
     }
 
     async fn play(&mut self, serves: bool, lap: &Lap) -> Result<u64, Error> {
@@ -83,12 +121,14 @@ impl Player {
     }
 
     async fn tell(&mut self, what: &str) -> Result<(), Error> {
-        Ok(self.commands.publish::<_, _, ()>(&self.other, what).await?)
+        let mut publish = redis::cmd(self.channels.publish());
+        Ok(publish.arg(&self.other).arg(what).exec_async(&mut self.commands).await?)
     }
 
     async fn hear(&mut self) -> Result<Vec<u8>, Error> {
         while let Some(PushInfo { kind, mut data }) = self.heard.recv().await {
-            if let (PushKind::Message, Some(Value::BulkString(what))) = (kind, data.pop()) {
+            let told = matches!(kind, PushKind::Message | PushKind::SMessage);
+            if let (true, Some(Value::BulkString(what))) = (told, data.pop()) {
                 return Ok(what);
             }
         }

@@ -30,10 +30,20 @@ pub(crate) struct Releases(Mutex<VecDeque<Done>>);
 
 /// A release that was answered.
 #[derive(Clone, Debug)]
-struct Done {
+pub(crate) struct Done {
     claim: Arc<Claim>,
     at: Time,
     turn: u64,
+}
+
+impl Done {
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn
+    }
 }
 
 impl Releases {
@@ -49,18 +59,23 @@ impl Releases {
 
     /// Takes those of an earlier turn whose locks may still stand.
     fn take(&self, now: Time, turn: u64) -> Vec<Done> {
-        let mut list = self.list();
         // Those of earlier turns stand first.
-        if list.front().is_none_or(|done| done.turn == turn) {
+        if self.list().front().is_none_or(|done| done.turn == turn) {
             return Vec::new();
         }
-        let (rest, earlier) = list.drain(..).partition(|done: &Done| done.turn == turn);
+        self.take_those(now, |done| done.turn != turn)
+    }
+
+    /// Takes those that are `earlier` and whose locks may still stand.
+    pub(crate) fn take_those(&self, now: Time, earlier: impl Fn(&Done) -> bool) -> Vec<Done> {
+        let mut list = self.list();
+        let (earlier, rest) = list.drain(..).partition(earlier);
         *list = rest;
         let stands = |done: &Done| now < done.at.after(done.claim.ttl());
         VecDeque::into_iter(earlier).filter(stands).collect()
     }
 
-    fn put_back(&self, some: &[Done]) {
+    pub(crate) fn put_back(&self, some: &[Done]) {
         some.iter().rev().for_each(|done| self.list().push_front(done.clone()));
     }
 
@@ -80,6 +95,14 @@ impl Shared {
                 return releases.put_back(&earlier[index * AT_ONCE..]);
             }
         }
+    }
+
+    /// Repeats all of these, or says why not.
+    pub(crate) async fn release_all(&self, all: &[Done]) -> Result<(), Trouble> {
+        for share in all.chunks(AT_ONCE) {
+            self.release_share(share).await?;
+        }
+        Ok(())
     }
 
     /// On the connection for renewals: whoever asks for such a lock anew does so with another token.

@@ -154,7 +154,7 @@ impl Shared {
     }
 
     /// Gives the lock back: by the short form where it is plainly ours, else by the full one.
-    async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
+    pub(crate) async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
         let claim = lease.claim();
         self.inbox.desk().forget(claim.token());
         let now = self.clock.now();
@@ -229,7 +229,8 @@ impl Shared {
         run: &Run,
         first: Trouble,
     ) -> Result<Again, Trouble> {
-        let answer = run.on(self.commands.of(claim.key())).await?;
+        // Whatever keeps us from asking again, the first request may have done it.
+        let Ok(answer) = run.on(self.commands.of(claim.key())).await else { return Err(first) };
         if answer != Freed::NotHeld {
             return Ok(Again::Answered(released(answer)));
         }
@@ -240,7 +241,7 @@ impl Shared {
         }
     }
 
-    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
+    pub(crate) async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
         self.inbox.desk().forget(claim.token());
         let (link, turn) = (self.commands.of(claim.key()), self.server.turn());
         Run::release(&self.keys, claim, None).on::<Freed>(link).await?;
@@ -252,7 +253,48 @@ impl Shared {
         Err(link.trouble(Cause::Cut, what).into())
     }
 
-    async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
+    /// Makes sure that nothing is under way for `key`: a heartbeat must not come after the release of
+    /// its next holder.
+    pub(crate) async fn let_go(&self, key: &Key) -> Result<(), Fault> {
+        let link = self.commands.of(key);
+        let live = link.live().await?;
+        link.call(&live, redis::cmd("PING")).await?;
+        Ok(())
+    }
+
+    /// Whoever comes to wait for it says so in our inbox; who waited when it was last granted or renewed
+    /// is known.
+    pub(crate) fn heed(self: &Arc<Self>, lease: &Lease) {
+        if !self.keys.has_slots() {
+            return self.inbox.heed(lease.valid_until().before(lease.ttl()));
+        }
+        self.inbox.listen(self.keys.slot(lease.claim().key()));
+        if let Ok(here) = Handle::try_current() {
+            here.spawn(self.clone().look_who_waits(lease.claim().clone()));
+        }
+    }
+
+    /// Looks whether somebody came to wait before we heard of such. With a channel for each slot that is
+    /// often, so it is this lock alone that is looked at.
+    async fn look_who_waits(self: Arc<Self>, claim: Arc<Claim>) {
+        let slot = self.keys.slot(claim.key());
+        // If that fails, the next renewal tells.
+        if tokio::time::timeout(PING_EVERY, self.inbox.heard(slot)).await.is_err() {
+            return;
+        }
+        let mut get = redis::cmd("GET");
+        get.arg(self.keys.lock(claim.key()));
+        let link = self.commands.of(claim.key());
+        let Ok(live) = link.live().await else { return };
+        let value = link.call(&live, get).await.ok();
+        let value: Option<String> = value.and_then(|value| redis::from_redis_value(value).ok());
+        let token = claim.token().expose();
+        if value.is_some_and(|value| value.starts_with('*') && value.contains(&token)) {
+            claim.set_contended(self.clock.now());
+        }
+    }
+
+    pub(crate) async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
         self.refuse_forked()?;
         let run = Run::renew(&self.keys, claim, claim.ttl());
         // Read the clock before sending: the server's ttl starts after this, so our view of it can
@@ -264,7 +306,7 @@ impl Shared {
         }
     }
 
-    async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
+    pub(crate) async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
         self.refuse_forked()?;
         let by: String = by.chars().take(BY_MAX).collect();
         let run = Run::force(&self.keys, key, seen, &by);
@@ -377,21 +419,13 @@ impl Backend for Redis {
     }
 
     fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        // A lease here is its token and nothing of this process; but a heartbeat may be under way,
-        // which must not come after its next holder's release. Its claim stays known to the inbox: a
+        // A lease here is its token and nothing of this process. Its claim stays known to the inbox: a
         // push that comes late is not to be taken for nobody's.
-        Box::pin(async {
-            let link = self.shared.commands.of(lease.claim().key());
-            let live = link.live().await?;
-            link.call(&live, redis::cmd("PING")).await?;
-            Ok(())
-        })
+        Box::pin(self.shared.let_go(lease.claim().key()))
     }
 
     fn heed(&self, lease: &Arc<Lease>) {
-        // Whoever comes to wait for it says so in our inbox; who waited when it was last granted or
-        // renewed is known.
-        self.shared.inbox.heed(lease.valid_until().before(lease.ttl()));
+        self.shared.heed(lease);
     }
 
     fn tend(&self) -> BoxFuture<'_, ()> {

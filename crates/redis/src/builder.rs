@@ -230,6 +230,10 @@ impl Builder {
         Ok(Client::new(target, pool_size, keys, author.clone(), self.debug, replicas))
     }
 
+    pub(crate) fn prefix_said(&self) -> &str {
+        &self.prefix
+    }
+
     pub(crate) fn wanted_replicas(&self, place: &Place) -> Result<Option<NonZeroUsize>, Error> {
         let count = self.replicas.or(place.replicas()).unwrap_or(0);
         match count <= REPLICAS_MAX {
@@ -249,6 +253,26 @@ impl Builder {
     }
 
     fn target(&self, place: &Place) -> Result<Target, Error> {
+        let secure = self.secure(place)?;
+        let route = self.route(place, secure.clone())?;
+        Ok(Target::new(route, self.dial(login(place), secure)))
+    }
+
+    /// How to reach `place`, and others of its kind.
+    pub(crate) fn dial_to(&self, place: &Place) -> Result<Dial, Error> {
+        let secure = self.secure(place)?;
+        match self.sentinel_login {
+            None => Ok(self.dial(login(place), secure)),
+            Some(_) => Err(self.no_sentinels()),
+        }
+    }
+
+    fn no_sentinels(&self) -> Error {
+        Error::invalid("`sentinel_login` needs a `redis+sentinel://` url")
+    }
+
+    /// Whom to trust, if at all.
+    fn secure(&self, place: &Place) -> Result<Option<Secure>, Error> {
         let mut tls = self.tls.clone();
         tls.insecure |= place.is_insecure();
         let secure = match place.address() {
@@ -261,16 +285,14 @@ impl Builder {
         if tls.insecure {
             tracing::warn!(address = %place.address(), "whoever answers is trusted (`insecure`)");
         }
-        let route = self.route(place, secure.clone())?;
-        let login = Login { user: place.user(), password: place.password(), db: place.db() };
-        Ok(Target::new(route, self.dial(login, secure)))
+        Ok(secure)
     }
 
     fn route(&self, place: &Place, secure: Option<Secure>) -> Result<Route, Error> {
         let Some(service) = place.service() else {
             return match self.sentinel_login {
                 None => Ok(Route::Fixed(place.address().clone())),
-                Some(_) => Err(Error::invalid("`sentinel_login` needs a `redis+sentinel://` url")),
+                Some(_) => Err(self.no_sentinels()),
             };
         };
         let login = match &self.sentinel_login {
@@ -289,7 +311,7 @@ impl Builder {
     }
 
     /// The number of connections, if all is well.
-    fn validate(&self) -> Result<NonZeroUsize, Error> {
+    pub(crate) fn validate(&self) -> Result<NonZeroUsize, Error> {
         let prefix = &self.prefix;
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || prefix.chars().any(char::is_control) {
             let shown = prefix.escape_debug();
@@ -304,6 +326,10 @@ impl Builder {
             Error::invalid(format!("pool_size ({size}) must be between 1 and {POOL_SIZE_MAX}"))
         })
     }
+}
+
+fn login(place: &Place) -> Login<'_> {
+    Login { user: place.user(), password: place.password(), db: place.db() }
 }
 
 /// This process under an id of its own.

@@ -87,6 +87,18 @@ impl Client {
         replicas: Option<NonZeroUsize>,
     ) -> Self {
         let server = Arc::new(Server::new(target, Clock::system()));
+        Self::on(server, pool_size, keys, author, debug, replicas)
+    }
+
+    /// A client of a server of which more is known.
+    pub(crate) fn on(
+        server: Arc<Server>,
+        pool_size: NonZeroUsize,
+        keys: Keys,
+        author: Author,
+        debug: bool,
+        replicas: Option<NonZeroUsize>,
+    ) -> Self {
         let commands = Arc::new(Links::new(&server, pool_size));
         let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
         let (pid, meters, loads) = (std::process::id(), Meters::new(debug), Flights::new());

@@ -10,15 +10,17 @@
 //! for. A grant that is pushed for a claim that is not known is nobody's and given back at once; so a
 //! claim must not be forgotten while anybody may still ask for it again.
 //!
-//! In reading order: this file (the connection), `desk.rs` (claims and their slots).
+//! In reading order: this file (the connection), `channels.rs` (what it listens to in a cluster), `desk.rs`
+//! (claims and their slots). A *slot* here is a claim's, but for the slots of a cluster, which are numbers.
 
+mod channels;
 mod desk;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind};
+use redis::{PushInfo, PushKind, Value};
 use tenure_core::backend::Notice;
 use tenure_core::time::Time;
 use tokio::runtime::Handle;
@@ -26,10 +28,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use crate::jitter::jittered;
-use crate::keys::Keys;
+use crate::keys::{Keys, NO_SLOT};
 use crate::link::{Link, Links, Live, Pushes, Server};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
+use channels::Channels;
 use desk::Desk;
 pub(crate) use desk::Push;
 
@@ -52,7 +55,10 @@ pub(crate) struct Inbox {
 struct Shared {
     server: Arc<Server>,
     link: Link,
-    channel: String,
+    keys: Keys,
+    client: String,
+    /// Those of a cluster's slots; elsewhere there is one for everything.
+    channels: Option<Arc<Channels>>,
     desk: Arc<Desk>,
     ears: Arc<Ears>,
 }
@@ -96,14 +102,31 @@ impl Inbox {
     ) -> Self {
         let desk = Arc::new(Desk::new(server, commands, keys));
         let ears = Arc::new(Ears::new());
-        let channel = format!("{}{}", keys.inboxes(), author.client());
-        let link = Link::with_pushes(server.clone(), listener(&desk, &ears));
-        let shared = Arc::new(Shared { server: server.clone(), link, channel, desk, ears });
+        let channels = keys.has_slots().then(Arc::<Channels>::default);
+        let link = Link::with_pushes(server.clone(), listener(&desk, &ears, channels.as_ref()));
+        let (server, keys, client) = (server.clone(), keys.clone(), author.client().into());
+        let shared = Arc::new(Shared { server, link, keys, client, channels, desk, ears });
         Inbox { shared, task: Mutex::default(), closed: AtomicBool::new(false) }
     }
 
+    /// Makes sure that we are told of everything before anybody waits, where one channel is enough for
+    /// that: a holder is told there what becomes of its lock.
+    pub(crate) fn listen_early(&self) {
+        if self.shared.channels.is_none() && !self.hears(NO_SLOT) {
+            self.keep_up();
+        }
+    }
+
+    /// Makes sure that we are told of turns in `slot`.
+    pub(crate) fn listen(&self, slot: u16) {
+        if let Some(channels) = &self.shared.channels {
+            channels.want(slot, self.shared.server.clock().now());
+        }
+        self.keep_up();
+    }
+
     /// Makes sure that somebody keeps the connection up. Whoever never waits needs none.
-    pub(crate) fn listen(&self) {
+    fn keep_up(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = task.as_ref().is_some_and(|task| !task.is_finished());
         if let (false, Ok(here)) =
@@ -115,7 +138,7 @@ impl Inbox {
 
     /// Makes sure that we know of those who wait for what we have held since `since`.
     pub(crate) fn heed(&self, since: Time) {
-        self.listen();
+        self.keep_up();
         let ears = &self.shared.ears;
         if ears.opened().is_some_and(|at| at <= since) {
             return;
@@ -126,14 +149,22 @@ impl Inbox {
         }
     }
 
-    /// Whether a turn would be told to us, by the server that commands go to.
-    pub(crate) fn hears(&self) -> bool {
+    /// Whether a turn in `slot` would be told to us, by the server that commands go to.
+    pub(crate) fn hears(&self, slot: u16) -> bool {
         self.shared.ears.heard.load(Ordering::Acquire) == self.shared.server.turn() + 1
+            && self.shared.channels.as_ref().is_none_or(|channels| channels.has(slot))
+    }
+
+    /// Waits until it would.
+    pub(crate) async fn heard(&self, slot: u16) {
+        let mut changes = self.shared.ears.open.subscribe();
+        while !self.hears(slot) && changes.changed().await.is_ok() {}
     }
 
     /// Tells when that has changed.
-    pub(crate) fn changes(&self) -> watch::Receiver<Option<u64>> {
-        self.shared.ears.open.subscribe()
+    pub(crate) fn hearing(&self, slot: u16) -> Hearing<'_> {
+        let open = self.shared.ears.open.subscribe();
+        Hearing { inbox: self, slot, open, heard: self.hears(slot) }
     }
 
     pub(crate) fn desk(&self) -> &Desk {
@@ -149,6 +180,32 @@ impl Inbox {
     }
 }
 
+/// Whether a turn would be told to us, for one who waits for it.
+pub(crate) struct Hearing<'a> {
+    inbox: &'a Inbox,
+    slot: u16,
+    open: watch::Receiver<Option<u64>>,
+    heard: bool,
+}
+
+impl Hearing<'_> {
+    /// Counts changes from here on.
+    pub(crate) fn begin(&mut self) {
+        self.open.mark_unchanged();
+        self.heard = self.inbox.hears(self.slot);
+    }
+
+    /// Waits for the next change. Where there are many channels, that another was opened is none.
+    pub(crate) async fn changed(&mut self) {
+        while self.open.changed().await.is_ok() {
+            let one_for_all = self.inbox.shared.channels.is_none();
+            if one_for_all || self.inbox.hears(self.slot) != self.heard {
+                return;
+            }
+        }
+    }
+}
+
 impl Drop for Inbox {
     fn drop(&mut self) {
         self.close();
@@ -156,15 +213,22 @@ impl Drop for Inbox {
 }
 
 /// What the driver calls for whatever the server says unasked.
-fn listener(desk: &Arc<Desk>, ears: &Arc<Ears>) -> Pushes {
-    let (desk, ears) = (desk.clone(), ears.clone());
+fn listener(desk: &Arc<Desk>, ears: &Arc<Ears>, channels: Option<&Arc<Channels>>) -> Pushes {
+    let (desk, ears, channels) = (desk.clone(), ears.clone(), channels.cloned());
+    let closed_by_us = move |data: &[Value]| match (&channels, data) {
+        (Some(channels), [Value::BulkString(name), ..]) => channels.has_left(name),
+        _ => true,
+    };
     Pushes(Arc::new(move |push: PushInfo| match push.kind {
-        PushKind::Message => {
+        PushKind::Message | PushKind::SMessage => {
             let turn = *ears.open.borrow();
-            if let [_, redis::Value::BulkString(message)] = &push.data[..] {
+            if let [_, Value::BulkString(message)] = &push.data[..] {
                 desk.deliver(message, turn);
             }
         }
+        // The slot has left the node. The driver takes this for the reply to whatever was asked last, so
+        // nothing more is to be asked here.
+        PushKind::SUnsubscribe if !closed_by_us(&push.data) => ears.cut.notify_one(),
         PushKind::Disconnection => ears.cut.notify_one(),
         _ => {}
     }))
@@ -173,7 +237,7 @@ fn listener(desk: &Arc<Desk>, ears: &Arc<Ears>) -> Pushes {
 /// Connects, subscribes, and does so again whenever that is lost.
 async fn keep_up(shared: Arc<Shared>) {
     // However this task ends, nobody may rely on what it kept up.
-    let _deaf = Deaf(shared.ears.clone());
+    let _deaf = Deaf::of(&shared);
     let mut told = false;
     loop {
         let trouble = match shared.subscribe().await {
@@ -194,15 +258,68 @@ async fn keep_up(shared: Arc<Shared>) {
 impl Shared {
     async fn subscribe(&self) -> Result<Arc<Live>, Trouble> {
         let live = self.link.live().await?;
+        if let Some(channels) = &self.channels {
+            if !live.has_flags() {
+                let what = "channels with slots came with version 7";
+                return Err(self.link.trouble(Cause::Refused, what));
+            }
+            self.open_missing(&live, channels).await?;
+            return Ok(live);
+        }
         let mut subscribe = redis::cmd("SUBSCRIBE");
-        subscribe.arg(&self.channel);
+        subscribe.arg(self.keys.inbox(&self.client, None));
         self.link.call(&live, subscribe).await?;
         Ok(live)
     }
 
+    /// Opens the channels that are wanted. One that is refused may be another node's.
+    async fn open_missing(&self, live: &Arc<Live>, channels: &Channels) -> Result<(), Trouble> {
+        for slot in channels.missing() {
+            let name = self.keys.inbox(&self.client, Some(slot));
+            let mut subscribe = redis::cmd("SSUBSCRIBE");
+            subscribe.arg(&name);
+            match self.link.call(live, subscribe).await {
+                Ok(Value::Push { kind: PushKind::SSubscribe, data })
+                    if data.first() == Some(&Value::BulkString(name.into())) =>
+                {
+                    channels.opened(slot);
+                }
+                Ok(_) => return Err(self.link.out_of_turn(live)),
+                Err(trouble) if trouble.has_moved() => channels.give_up(slot),
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        // Whoever waits there looks whether it is heard.
+        self.ears.open.send_modify(|_| ());
+        Ok(())
+    }
+
+    /// Closes those that nobody wants any more.
+    async fn close_idle(&self, live: &Arc<Live>, channels: &Channels) -> Result<(), Trouble> {
+        for slot in channels.take_idle(self.server.clock().now()) {
+            let name = self.keys.inbox(&self.client, Some(slot));
+            channels.leave(&name);
+            let mut unsubscribe = redis::cmd("SUNSUBSCRIBE");
+            unsubscribe.arg(&name);
+            self.link.call(live, unsubscribe).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until there is a channel to open; for ever where one is enough.
+    async fn wanted(&self) -> &Channels {
+        match &self.channels {
+            Some(channels) => {
+                channels.news().await;
+                channels
+            }
+            None => std::future::pending().await,
+        }
+    }
+
     /// Hears what there is to hear until that ends; why it did.
     async fn listen(&self, live: &Arc<Live>) -> Trouble {
-        let _deaf = Deaf(self.ears.clone());
+        let _deaf = Deaf::of(self);
         self.ears.set(Some(live.turn()));
         if self.ears.opened().replace(self.server.clock().now()).is_some() {
             self.ears.missed.store(true, Ordering::SeqCst);
@@ -214,7 +331,18 @@ impl Shared {
                 () = self.server.left(live.turn()) => {
                     return self.link.give_up(live, "another server has become the master");
                 }
+                channels = self.wanted() => {
+                    match self.open_missing(live, channels).await {
+                        Ok(()) => continue,
+                        Err(trouble) => return self.link.give_up(live, &trouble.to_string()),
+                    }
+                }
                 () = tokio::time::sleep(PING_EVERY) => {}
+            }
+            if let Some(channels) = &self.channels
+                && let Err(trouble) = self.close_idle(live, channels).await
+            {
+                return trouble;
             }
             // One that refuses is there, and tells what there is to tell.
             match self.link.call(live, redis::cmd("PING")).await {
@@ -239,10 +367,17 @@ impl Shared {
 }
 
 /// Closes the ears when dropped.
-struct Deaf(Arc<Ears>);
+struct Deaf(Arc<Ears>, Option<Arc<Channels>>);
+
+impl Deaf {
+    fn of(shared: &Shared) -> Self {
+        Deaf(shared.ears.clone(), shared.channels.clone())
+    }
+}
 
 impl Drop for Deaf {
     fn drop(&mut self) {
+        self.1.iter().for_each(|channels| channels.close_all());
         self.0.set(None);
     }
 }

@@ -10,12 +10,17 @@
 //! | `tenure:forced:<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
 //! | `tenure:fenced:user:1` | the highest fence that wrote the value `user:1` | a day longer than the value |
 //! | `tenure:user:1` | the value `user:1` of whoever uses the client: no name above | as it was set |
+//!
+//! In a cluster all that belongs to a lock is in the slot of its own key, whose name stays the same. The
+//! others have a tag before the name, which is counted alone whatever the name has: `tenure:queue:{tag}:order:1`,
+//! `tenure:fence:{tag}`, `tenure:forced:{tag}:<token>`, and so on (`cluster/slot.rs`).
 
 use std::fmt;
 use std::sync::Arc;
 
 use tenure_core::{Key, Token};
 
+use crate::cluster::slot;
 use crate::scripts::Words;
 use crate::trouble::{Cause, Trouble};
 
@@ -32,6 +37,9 @@ const FENCED: &str = "fenced:";
 const CLIENT: &str = "client:";
 const OURS: [&str; 9] = [LOCK, QUEUE, BEAT, HOLDERS, FENCE, FORCED, INBOX, FENCED, CLIENT];
 
+/// Stands for the slot of everything where there are none.
+pub(crate) const NO_SLOT: u16 = 0;
+
 /// The keys under one prefix.
 #[derive(Clone)]
 pub(crate) struct Keys {
@@ -39,8 +47,11 @@ pub(crate) struct Keys {
     values: Arc<str>,
     /// `tenure:fenced:`.
     fenced: Arc<str>,
-    /// `tenure:lock:`, and so on.
+    /// `tenure:lock:`.
     locks: Arc<str>,
+    /// Where there are slots: what was counted of that.
+    counted: Option<u16>,
+    /// `tenure:queue`, and so on: a tag may follow.
     queues: Arc<str>,
     beats: Arc<str>,
     holders: Arc<str>,
@@ -57,18 +68,46 @@ pub(crate) struct Probe {
 }
 
 impl Keys {
+    /// On one server.
     pub(crate) fn new(prefix: &str) -> Self {
         let name = |rest: &str| format!("{prefix}:{rest}").into();
+        let before_tag = |rest: &str| name(rest.trim_end_matches(':'));
         Keys {
             values: name(""),
             fenced: name(FENCED),
             locks: name(LOCK),
-            queues: name(QUEUE),
-            beats: name(BEAT),
-            holders: name(HOLDERS),
+            counted: None,
+            queues: before_tag(QUEUE),
+            beats: before_tag(BEAT),
+            holders: before_tag(HOLDERS),
             fence: name(FENCE),
-            forced: name(FORCED),
-            inboxes: name(INBOX),
+            forced: before_tag(FORCED),
+            inboxes: before_tag(INBOX),
+        }
+    }
+
+    /// In a cluster. A prefix with braces would decide on the slot of every lock.
+    pub(crate) fn in_cluster(prefix: &str) -> Self {
+        let keys = Self::new(prefix);
+        Keys { counted: Some(slot::count(0, keys.locks.as_bytes())), ..keys }
+    }
+
+    /// Whether there are slots.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.counted.is_some()
+    }
+
+    /// The slot of a lock, and of all that belongs to it.
+    pub(crate) fn slot(&self, key: &Key) -> u16 {
+        let slot = |counted| slot::slot_after(counted, key.as_str().as_bytes());
+        self.counted.map_or(NO_SLOT, slot)
+    }
+
+    /// What keeps the other keys of a lock in its slot.
+    fn tag(&self, key: &Key) -> &'static str {
+        match self.counted {
+            Some(_) => slot::tag(self.slot(key)),
+            None => "",
         }
     }
 
@@ -117,30 +156,32 @@ impl Keys {
     }
 
     pub(crate) fn queue(&self, key: &Key) -> String {
-        format!("{}{key}", self.queues)
+        format!("{}{}:{key}", self.queues, self.tag(key))
     }
 
     pub(crate) fn beats(&self, key: &Key) -> String {
-        format!("{}{key}", self.beats)
+        format!("{}{}:{key}", self.beats, self.tag(key))
     }
 
     pub(crate) fn holders(&self, key: &Key) -> String {
-        format!("{}{key}", self.holders)
+        format!("{}{}:{key}", self.holders, self.tag(key))
     }
 
-    pub(crate) fn fence(&self) -> &str {
-        &self.fence
+    pub(crate) fn fence(&self, key: &Key) -> String {
+        format!("{}{}", self.fence, self.tag(key))
     }
 
-    /// What the channels start with on which processes are told of their turn.
-    pub(crate) fn inboxes(&self) -> &str {
-        &self.inboxes
+    /// The channel on which the process `client` is told of its turns; in a cluster, of those in a
+    /// slot.
+    pub(crate) fn inbox(&self, client: &str, slot: Option<u16>) -> String {
+        let tag = slot.map_or("", slot::tag);
+        format!("{}{tag}:{client}", self.inboxes)
     }
 
     /// The keys of a lock in the order in which scripts want them.
     pub(crate) fn add_all(&self, key: &Key, words: &mut Words) {
         self.add_lock(key, words);
-        words.add(&self.fence);
+        self.add_fence(key, words);
         self.add_queue(key, words);
         self.add_beats(key, words);
         self.add_holders(key, words);
@@ -151,25 +192,34 @@ impl Keys {
     }
 
     pub(crate) fn add_queue(&self, key: &Key, words: &mut Words) {
-        words.add_parts(&[&self.queues, key.as_str()]);
+        words.add_parts(&[&self.queues, self.tag(key), ":", key.as_str()]);
     }
 
     pub(crate) fn add_beats(&self, key: &Key, words: &mut Words) {
-        words.add_parts(&[&self.beats, key.as_str()]);
+        words.add_parts(&[&self.beats, self.tag(key), ":", key.as_str()]);
     }
 
     pub(crate) fn add_holders(&self, key: &Key, words: &mut Words) {
-        words.add_parts(&[&self.holders, key.as_str()]);
+        words.add_parts(&[&self.holders, self.tag(key), ":", key.as_str()]);
+    }
+
+    pub(crate) fn add_fence(&self, key: &Key, words: &mut Words) {
+        words.add_parts(&[&self.fence, self.tag(key)]);
+    }
+
+    /// What the channels start with on which processes are told of their turn.
+    pub(crate) fn add_inboxes(&self, key: &Key, words: &mut Words) {
+        words.add_parts(&[&self.inboxes, self.tag(key), ":"]);
     }
 
     /// Short-lived, and only where an operator used force. Holds a token: keep it out of logs.
-    pub(crate) fn add_forced(&self, token: Token, words: &mut Words) {
-        words.add_parts(&[&self.forced, &token.digits()]);
+    pub(crate) fn add_forced(&self, key: &Key, token: Token, words: &mut Words) {
+        words.add_parts(&[&self.forced, self.tag(key), ":", &token.digits()]);
     }
 
     /// The same by itself.
-    pub(crate) fn forced(&self, token: Token) -> String {
-        format!("{}{}", self.forced, token.expose())
+    pub(crate) fn forced(&self, key: &Key, token: Token) -> String {
+        format!("{}{}:{}", self.forced, self.tag(key), token.expose())
     }
 
     /// The lock that the key `raw` is of; `None` if it is none of ours.
@@ -207,10 +257,33 @@ mod tests {
         let keys = Keys::new("tenure");
         let key = Key::new("order:1").unwrap();
         assert_eq!(keys.lock(&key), "tenure:lock:order:1");
-        assert_eq!(keys.fence(), "tenure:fence");
+        assert_eq!(keys.fence(&key), "tenure:fence");
+        assert_eq!(keys.queue(&key), "tenure:queue:order:1");
+        assert_eq!(keys.inbox("c", None), "tenure:inbox:c");
         assert_eq!(keys.parse_lock(b"tenure:lock:order:1"), Some(key));
         assert_eq!(keys.parse_lock(b"tenure:fence"), None);
         assert_eq!(keys.parse_lock(b"tenure:lock:\xff"), None);
+    }
+
+    /// t58: in a cluster everything of a lock is in the slot of its key, whatever its name has.
+    #[test]
+    fn t58_one_slot_for_each_lock() {
+        let (keys, token) = (Keys::in_cluster("tenure"), Token::random().unwrap());
+        for name in
+            ["order:1", "{}", "}{", "}x", "a}b{c", "{a}{b}", "a{b}c", "{", "}", "{}{x}", "ü{"]
+        {
+            let key = Key::new(name).unwrap();
+            let slot = slot::slot(keys.lock(&key).as_bytes());
+            assert_eq!(keys.slot(&key), slot, "{name}");
+            let others = [keys.queue(&key), keys.beats(&key), keys.holders(&key), keys.fence(&key)];
+            let more = [keys.forced(&key, token), keys.inbox("c", Some(slot))];
+            for other in others.iter().chain(&more) {
+                assert_eq!(slot::slot(other.as_bytes()), slot, "{other} for {name}");
+            }
+        }
+        let key = Key::new("order:1").unwrap();
+        assert_eq!(keys.lock(&key), "tenure:lock:order:1", "other clients know it by this name");
+        assert_eq!(keys.queue(&key), format!("tenure:queue{}:order:1", slot::tag(keys.slot(&key))));
     }
 
     /// D8: what is ours cannot be reached as a value; what only looks like it can.

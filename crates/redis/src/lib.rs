@@ -1,5 +1,5 @@
 //! Locks on one Redis or Valkey server, 6.2 or later, on the master that Sentinels name, or on a
-//! [`Quorum`] of servers; and a client for values there.
+//! [`Cluster`] or a [`Quorum`] of servers; and a client for values on one server.
 //!
 //! Applications use the crate `tenure` and say `tenure::connect("redis://host")`; this crate is for
 //! what a URL cannot say: [`Redis::builder`]. The verbs of a [`Client`] are those of [`KvExt`].
@@ -7,8 +7,7 @@
 //! The modules in the order in which a request passes through them:
 //! `url` → `tls` → `builder` → `client` → `backend` → `wait` → `witness` → `calm`, `pace` → `scripts` (with `keys` and `value`) → `link` (with `sentinel`) → the
 //! server, and back up: `trouble` says what went wrong. `renew`, `again`, `look`, `watch`, `doctor` and [`kv`], for values, are
-//! the other ways down.
-//! `quorum` asks many such servers at a time.
+//! the other ways down. `cluster` chooses among many such servers, `quorum` asks many at a time.
 
 mod url;
 mod tls;
@@ -16,6 +15,7 @@ mod builder;
 mod client;
 pub mod kv;
 mod backend;
+mod cluster;
 mod wait;
 mod calm;
 mod pace;
@@ -41,5 +41,6 @@ pub use builder::{
     QUARANTINE_DEFAULT, RESPONSE_TIMEOUT_DEFAULT,
 };
 pub use client::Client;
+pub use cluster::Cluster;
 pub use kv::{Kv, KvExt};
 pub use quorum::{NODES_MAX, Quorum};

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use redis::{FromRedisValue, Value};
+use redis::{FromRedisValue, Pipeline, Value};
 use tenure_core::backend::{Holding, LockInfo, Query, Waiting};
 use tenure_core::{Key, Token};
 
@@ -35,7 +35,7 @@ impl Shared {
     }
 
     /// The locks that match, by name. A scan may show a key twice.
-    async fn scan(&self, query: &Query) -> Result<BTreeSet<Key>, Trouble> {
+    pub(crate) async fn scan(&self, query: &Query) -> Result<BTreeSet<Key>, Trouble> {
         let (mut cursor, mut keys) = (0, BTreeSet::new());
         loop {
             let (next, raw) = self.scan_step(cursor).await?;
@@ -57,9 +57,7 @@ impl Shared {
         redis::from_redis_value(reply).map_err(|_| link.out_of_turn(&live))
     }
 
-    async fn read_locks(&self, keys: &[Key]) -> Result<Vec<LockInfo>, Trouble> {
-        let link = self.commands.any();
-        let live = link.live().await?;
+    pub(crate) async fn read_locks(&self, keys: &[Key]) -> Result<Vec<LockInfo>, Trouble> {
         let mut pipe = redis::pipe();
         for key in keys {
             let lock = self.keys.lock(key);
@@ -68,11 +66,28 @@ impl Shared {
             pipe.cmd("HGETALL").arg(self.keys.beats(key));
             pipe.cmd("ZRANGE").arg(self.keys.holders(key)).arg(0).arg(-1);
         }
-        let replies = link.call_all(&live, &pipe, link.response_timeout()).await?;
+        let replies = self.read_all(&pipe).await?;
         let infos = keys.iter().zip(replies.chunks_exact(READS));
         infos.filter_map(|(key, replies)| info(key, replies).transpose()).collect()
     }
+
+    /// Reads all of these, also what is on its way to another node of a cluster.
+    pub(crate) async fn read_all(&self, pipe: &Pipeline) -> Result<Replies, Trouble> {
+        let link = self.commands.any();
+        let live = link.live().await?;
+        let mut replies = link.call_all(&live, pipe, link.response_timeout()).await?;
+        for (command, reply) in pipe.cmd_iter().zip(&mut replies) {
+            let sent = reply.as_ref().err().filter(|trouble| trouble.is_moving());
+            if let Some(there) = sent.and_then(|trouble| link.elsewhere(trouble.redirect()?)) {
+                *reply = there.read(command).await;
+            }
+        }
+        Ok(replies)
+    }
 }
+
+/// One for each command.
+type Replies = Vec<Result<Value, Trouble>>;
 
 /// `None` if it is free by now, or of another type and so no lock.
 fn info(key: &Key, replies: &[Result<Value, Trouble>]) -> Result<Option<LockInfo>, Trouble> {

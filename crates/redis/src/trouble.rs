@@ -19,6 +19,27 @@ pub(crate) struct Trouble {
     message: String,
     /// The first word of the reply, if it was one that we know.
     word: &'static str,
+    /// Where we were sent, if anywhere.
+    redirect: Option<Arc<Redirect>>,
+}
+
+/// Where a node of a cluster sends us: to the one that has the slot, or is about to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: u16,
+    /// Empty where the node does not know: that of the node itself.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Redirect {
+    /// `slot host:port`, after the word.
+    fn parse(rest: &str) -> Option<Self> {
+        let (slot, address) = rest.split_once(' ')?;
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_start_matches('?');
+        Some(Redirect { slot: slot.parse().ok()?, host: host.into(), port: port.parse().ok()? })
+    }
 }
 
 /// Why there is no good answer.
@@ -44,6 +65,8 @@ pub(crate) enum Cause {
     Refused,
     /// It is of a kind that we cannot use.
     Unsupported,
+    /// Another node of the cluster has the key.
+    Moved,
 }
 
 impl fmt::Display for Trouble {
@@ -54,7 +77,8 @@ impl fmt::Display for Trouble {
 
 impl Trouble {
     pub(crate) fn new(cause: Cause, address: &dyn fmt::Display, what: impl fmt::Display) -> Self {
-        Trouble { cause, message: format!("redis `{address}`: {what}"), word: "" }
+        let (message, redirect) = (format!("redis `{address}`: {what}"), None);
+        Trouble { cause, message, word: "", redirect }
     }
 
     /// The first word of the reply; empty if it was none, or none that we know.
@@ -66,6 +90,21 @@ impl Trouble {
         self.cause
     }
 
+    /// Where we were sent, if anywhere.
+    pub(crate) fn redirect(&self) -> Option<&Redirect> {
+        self.redirect.as_deref()
+    }
+
+    /// Whether the key is on its way to another node of a cluster. Nothing was carried out.
+    pub(crate) fn is_moving(&self) -> bool {
+        matches!(self.word, "ASK" | "TRYAGAIN")
+    }
+
+    /// Whether another node of a cluster has the key for good.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.word == "MOVED"
+    }
+
     /// Whether there is no server to ask.
     pub(crate) fn is_absence(&self) -> bool {
         matches!(self.cause, Cause::Down | Cause::Demoted)
@@ -74,7 +113,7 @@ impl Trouble {
     /// Whether asking again is of no use.
     pub(crate) fn is_final(&self) -> bool {
         match self.cause {
-            Cause::Down | Cause::Demoted | Cause::NotNow | Cause::TooFew => false,
+            Cause::Down | Cause::Demoted | Cause::NotNow | Cause::TooFew | Cause::Moved => false,
             Cause::Silent | Cause::Cut => false,
             Cause::NoScript | Cause::WrongType | Cause::Refused | Cause::Unsupported => true,
         }
@@ -138,7 +177,8 @@ impl Trouble {
         let said = format!("{word} {rest}");
         let known = WORDS.iter().find(|(known, ..)| *known == word).map_or("", |known| known.0);
         let trouble = Self::new(cause, address, format_args!("{what}: {}", said.trim_end()));
-        Trouble { word: known, ..trouble }
+        let sent = Some(rest).filter(|_| cause == Cause::Moved).and_then(Redirect::parse);
+        Trouble { word: known, redirect: sent.map(Arc::new), ..trouble }
     }
 }
 
@@ -212,8 +252,8 @@ const WORDS: [(&str, Cause, &str); 18] = [
     ("WRONGPASS", Cause::Refused, "the user name or password is wrong"),
     ("NOPERM", Cause::Refused, NOPERM),
     ("WRONGTYPE", Cause::WrongType, "a key of ours has another type"),
-    ("MOVED", Cause::Unsupported, "the server belongs to a cluster"),
-    ("ASK", Cause::Unsupported, "the server belongs to a cluster"),
+    ("MOVED", Cause::Moved, "another node of the cluster has the key"),
+    ("ASK", Cause::Moved, "another node of the cluster has the key"),
     ("CROSSSLOT", Cause::Unsupported, "the server belongs to a cluster"),
     ("UNKILLABLE", Cause::NotNow, "the server is busy with a slow script"),
 ];
@@ -249,7 +289,9 @@ fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
 impl From<Trouble> for Fault {
     fn from(trouble: Trouble) -> Fault {
         let kind = match trouble.cause {
-            Cause::Down | Cause::NotNow | Cause::Demoted | Cause::TooFew => FaultKind::Unavailable,
+            Cause::Down | Cause::NotNow | Cause::Demoted | Cause::TooFew | Cause::Moved => {
+                FaultKind::Unavailable
+            }
             Cause::Silent | Cause::Cut => FaultKind::Unknown,
             Cause::NoScript | Cause::WrongType | Cause::Refused => FaultKind::Refused,
             Cause::Unsupported => FaultKind::Unsupported,

@@ -5,6 +5,7 @@
 //! rediss://…[#insecure]                           with TLS; valkeys:// is the same
 //! redis+unix://[user][:password@]/path/to/socket[?db=N]
 //! redis+sentinel://…                              see `sentinel/url.rs`
+//! redis-cluster://…                               see `cluster/url.rs`
 //! ```
 //!
 //! `?replicas=N` has a grant wait until so many replicas have it.
@@ -18,6 +19,7 @@ use percent_encoding::percent_decode_str;
 use tenure_core::Error;
 use url::Url;
 
+use crate::cluster;
 use crate::sentinel;
 use crate::sentinel::url::Service;
 
@@ -38,10 +40,20 @@ pub(crate) struct Place {
 }
 
 /// Where a server listens. Shown in messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
     Tcp(String, u16),
     Unix(String),
+}
+
+impl Address {
+    /// One that is named by the server here: without a host, it is on the same one.
+    pub(crate) fn beside(&self, host: &str, port: u16) -> Address {
+        match self {
+            Address::Tcp(here, _) if host.is_empty() => Address::Tcp(here.clone(), port),
+            _ => Address::Tcp(host.into(), port),
+        }
+    }
 }
 
 impl fmt::Display for Address {
@@ -65,6 +77,10 @@ impl fmt::Debug for Place {
 
 impl Place {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
+        if cluster::url::plain(scheme).is_some() {
+            return Err(invalid("it is a cluster's, which `Builder::cluster` connects to"));
+        }
         match sentinel::url::split(text) {
             Some(split) => split?.place(),
             None => Self::of_one(text),
@@ -268,6 +284,14 @@ mod tests {
             let message = refused(url);
             assert!(!message.contains("hunter2"), "{message}");
         }
+    }
+
+    /// A cluster is no server.
+    #[test]
+    fn a_cluster_is_refused() {
+        let refused = refused("redis-cluster://:hunter2@a,b");
+        assert!(refused.contains("which `Builder::cluster` connects to"), "{refused}");
+        assert!(!refused.contains("hunter2"), "{refused}");
     }
 
     /// The full text of a refusal.

@@ -95,23 +95,41 @@ impl Shared {
 
     /// Waits until the lock is granted, or it is plain that waiting is of no use.
     pub(crate) async fn wait(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
-        self.refuse_unsupported(claim)?;
-        // A holder is told there what becomes of its lock.
-        if !self.inbox.hears() {
-            self.inbox.listen();
-        }
-        // One that waits already may stand in the queue, which the bare command would not leave.
-        // Whatever else is wrong with it, the full form finds out.
-        let mut taken = None;
-        if !self.inbox.desk().knows(claim.token()) {
-            taken = self.take(claim).await.unwrap_or_default();
-        }
-        match (taken, &self.witness) {
+        match (self.take_first(claim).await?, &self.witness) {
             (Some(grant), None) => Ok(grant),
             // Boxed, as is all that is rare here: what is made for every lock is to be small.
-            (None, None) => Box::pin(self.wait_in_queue(claim)).await,
-            (taken, Some(witness)) => Box::pin(self.wait_for_all(witness, claim, taken)).await,
+            (taken, _) => Box::pin(self.go_on(claim, taken)).await,
         }
+    }
+
+    /// Takes it if it is plainly free.
+    pub(crate) async fn take_first(&self, claim: &Arc<Claim>) -> Result<Option<Grant>, Fault> {
+        self.refuse_unsupported(claim)?;
+        self.inbox.listen_early();
+        // One that waits already may stand in the queue, which the bare command would not leave.
+        // Whatever else is wrong with it, the full form finds out.
+        match self.inbox.desk().knows(claim.token()) {
+            true => Ok(None),
+            false => Ok(self.take(claim).await.unwrap_or_default()),
+        }
+    }
+
+    /// Waits with what was taken first, if anything was.
+    pub(crate) async fn go_on(
+        &self,
+        claim: &Arc<Claim>,
+        taken: Option<Grant>,
+    ) -> Result<Grant, Fault> {
+        match (taken, &self.witness) {
+            (Some(grant), None) => Ok(grant),
+            (None, None) => self.wait_in_queue(claim).await,
+            (taken, Some(witness)) => self.wait_for_all(witness, claim, taken).await,
+        }
+    }
+
+    /// Whether a grant counts only when replicas have it.
+    pub(crate) fn has_witness(&self) -> bool {
+        self.witness.is_some()
     }
 
     /// Waits until it is granted and enough replicas know. What became of a grant that got lost on the
@@ -166,13 +184,13 @@ impl Shared {
 
     /// Asks, and asks again, standing in the queue where there is one.
     async fn wait_in_queue(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
-        let slot = self.inbox.desk().expect(claim);
-        let mut hearing = self.inbox.changes();
+        let (slot, there) = (self.inbox.desk().expect(claim), self.keys.slot(claim.key()));
+        let mut hearing = self.inbox.hearing(there);
         let (mut down_since, mut heartbeat) = (None, None);
         loop {
             // Each time: the runtime that it lives on may have ended.
-            self.inbox.listen();
-            hearing.mark_unchanged();
+            self.inbox.listen(there);
+            hearing.begin();
             let from = self.clock.now();
             let pause = match self.ask(claim, from).await {
                 Ok(Asking::Granted(grant)) => return Ok(grant),
@@ -190,7 +208,7 @@ impl Shared {
                 tokio::select! {
                     biased;
                     push = slot.push() => Some(push),
-                    _ = hearing.changed() => None,
+                    () = hearing.changed() => None,
                 }
             });
             let told = self.commands.of(claim.key()).bounds().within(pause, told).await;
@@ -203,7 +221,7 @@ impl Shared {
 
     /// Asks, and stands in the queue if it must.
     async fn ask(&self, claim: &Claim, from: Time) -> Result<Asking, Stop> {
-        let hears = self.inbox.hears();
+        let hears = self.inbox.hears(self.keys.slot(claim.key()));
         let every = if hears { HEARTBEAT.min(claim.ttl() / 3) } else { claim.retry_interval() };
         let good = HEARTBEAT.max(every) * HEARTBEATS_GOOD;
         let after_a_loss = HEARTBEAT * 2 + self.server.target().response_timeout();
@@ -281,7 +299,7 @@ impl Shared {
         match asked {
             Asked::WrongType(key) => self.refusal(format!("the key `{key}` is not a string")),
             Asked::Corrupt(count) => {
-                let (key, count) = (self.keys.fence(), count.escape_debug());
+                let (key, count) = (self.keys.fence(claim.key()), count.escape_debug());
                 self.refusal(format!("the fence counter `{key}` holds `{count}`, no count"))
             }
             _ => {

@@ -43,13 +43,11 @@ impl Shared {
 
     /// Who took the locks of these claims away, for those that an operator did.
     pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Loss>>, Trouble> {
-        let link = self.commands.any();
-        let live = link.live().await?;
         let mut pipe = redis::pipe();
-        for (_, token) in ended {
-            pipe.cmd("GET").arg(self.keys.forced(*token));
+        for (key, token) in ended {
+            pipe.cmd("GET").arg(self.keys.forced(key, *token));
         }
-        let replies = link.call_all(&live, &pipe, link.response_timeout()).await?;
+        let replies = self.read_all(&pipe).await?;
         replies.into_iter().map(|by| Ok(forced(by?))).collect()
     }
 }
@@ -59,12 +57,12 @@ fn forced(by: Value) -> Option<Loss> {
     by.map(Loss::Forced)
 }
 
-fn say_blind(trouble: &Trouble) {
+pub(crate) fn say_blind(trouble: &Trouble) {
     tracing::warn!(%trouble, "the server does not tell of changes: a watch looks ten times a second");
 }
 
 /// The connection of one watch.
-struct Eyes {
+pub(crate) struct Eyes {
     link: Link,
     hinter: Hinter,
     /// What the names of locks start with.
@@ -74,17 +72,17 @@ struct Eyes {
 }
 
 impl Eyes {
-    fn new(shared: &Shared, hinter: Hinter) -> Self {
+    pub(crate) fn new(shared: &Shared, hinter: Hinter) -> Self {
         let cut = Arc::new(Notify::new());
         let listener = listener(&shared.keys, &hinter, &cut);
         let link = Link::with_pushes(shared.server.clone(), listener);
         let prefix = shared.keys.locks().to_owned();
-        let channel = format!("{}{}:watch", shared.keys.inboxes(), shared.author.client());
+        let channel = format!("{}:watch", shared.keys.inbox(shared.author.client(), None));
         Eyes { link, hinter, prefix, channel, cut }
     }
 
     /// Has the server tell us of changes.
-    async fn open(&self) -> Result<Arc<Live>, Trouble> {
+    pub(crate) async fn open(&self) -> Result<Arc<Live>, Trouble> {
         let live = self.link.live().await?;
         let mut track = redis::cmd("CLIENT");
         track.arg("TRACKING").arg("ON").arg("BCAST").arg("PREFIX").arg(&self.prefix);
@@ -100,7 +98,7 @@ impl Eyes {
     }
 
     /// Stays connected until the watch is over, or the server will not tell any more.
-    async fn keep_open(self, mut live: Arc<Live>) {
+    pub(crate) async fn keep_open(self, mut live: Arc<Live>) {
         loop {
             self.watch(&live).await;
             let turn = live.turn();
@@ -110,6 +108,17 @@ impl Eyes {
             };
             let same = live.turn() == turn;
             self.hinter.tell(if same { Hint::All } else { Hint::Forgot });
+        }
+    }
+
+    /// The same for one that cannot be opened yet.
+    pub(crate) async fn open_when_possible(self) {
+        match self.open_again().await {
+            Ok(live) => {
+                self.hinter.tell(Hint::Forgot);
+                self.keep_open(live).await;
+            }
+            Err(trouble) => say_blind(&trouble),
         }
     }
 

@@ -97,7 +97,7 @@ impl Driver {
             Driver::Memory => url.starts_with("memory:"),
             Driver::File => url.starts_with("file:"),
             #[cfg(feature = "redis")]
-            Driver::Redis => crate::connect::is_redis(url) || crate::connect::is_quorum(url),
+            Driver::Redis => crate::connect::is_any_redis(url),
             #[cfg(feature = "etcd")]
             Driver::Etcd => crate::connect::is_etcd(url),
         }
@@ -348,6 +348,11 @@ impl Config {
             return self.told(Locker::builder(redis)).build();
         }
         #[cfg(feature = "redis")]
+        if crate::connect::is_cluster(&url) {
+            let cluster = self.redis_at(&url)?.cluster().await?;
+            return self.told(Locker::builder(cluster)).build();
+        }
+        #[cfg(feature = "redis")]
         if crate::connect::is_quorum(&url) {
             let quorum = self.redis_at(&url)?.quorum().await?;
             return self.told(Locker::builder(quorum)).build();
@@ -372,6 +377,11 @@ impl Config {
         if crate::connect::is_redis(&url) {
             let redis = self.redis_at(&url)?.connect_later()?;
             return self.told(Locker::builder(redis)).build();
+        }
+        #[cfg(feature = "redis")]
+        if crate::connect::is_cluster(&url) {
+            let cluster = self.redis_at(&url)?.cluster_later()?;
+            return self.told(Locker::builder(cluster)).build();
         }
         #[cfg(feature = "redis")]
         if crate::connect::is_quorum(&url) {

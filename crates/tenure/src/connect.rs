@@ -12,6 +12,7 @@ use crate::configured::Config;
 /// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
 /// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
 /// | `redis+sentinel://[user:password@]host[:port][,host…]/service[/db]` | the same on the master that Sentinels name, also after a failover; `redis-sentinel://` and `rediss+sentinel://` alike |
+/// | `redis-cluster://[user:password@]host[:port][,host…]` | the same on a Redis Cluster, found through any of these nodes; `redis+cluster://` and `rediss-cluster://` alike |
 /// | `redis+quorum://[user:password@]host[:port],host[:port],host[:port][/db]` | across machines, by the majority of an odd number of independent Redis servers (feature `redis`); `rediss+quorum://` is the same with TLS, and `?restarted=trusted` counts nodes that have just started |
 /// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster (feature `etcd`); `etcds://` is the same with TLS; what it does not say is taken from the variables that `etcdctl` reads |
 ///
@@ -80,6 +81,22 @@ pub(crate) fn is_redis(url: &str) -> bool {
     let known =
         |found| SCHEMES.iter().any(|scheme| FORMS.iter().any(|form| is(found, scheme, form)));
     url.split_once(':').is_some_and(|(scheme, _)| known(scheme))
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn is_cluster(url: &str) -> bool {
+    const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
+    const FORMS: [&str; 2] = ["-cluster", "+cluster"];
+    let known = |scheme: &str| {
+        FORMS.iter().filter_map(|form| scheme.strip_suffix(form)).any(|one| SCHEMES.contains(&one))
+    };
+    url.split_once(':').is_some_and(|(scheme, _)| known(scheme))
+}
+
+/// Any of them.
+#[cfg(feature = "redis")]
+pub(crate) fn is_any_redis(url: &str) -> bool {
+    is_redis(url) || is_cluster(url) || is_quorum(url)
 }
 
 #[cfg(feature = "redis")]
@@ -173,7 +190,18 @@ mod tests {
         }
     }
 
-    /// t66: the same for a cluster.
+    /// t66: so is the URL of a Redis Cluster.
+    #[cfg(feature = "redis")]
+    #[test]
+    fn t66_cluster_urls_go_to_the_cluster() {
+        assert!(open("redis-cluster://:hunter2@a,b:1").is_ok());
+        assert!(open("valkeys+cluster://:hunter2@a#insecure").is_ok());
+        let other = refused("redis-cluster://:hunter2@a,b/1");
+        assert!(other.contains("a cluster has the database 0 and no other"), "{other}");
+        assert!(!other.contains("hunter2"), "{other}");
+    }
+
+    /// t66: the same for a cluster of etcd.
     #[cfg(feature = "etcd")]
     #[test]
     fn t66_etcd_urls_go_to_etcd() {

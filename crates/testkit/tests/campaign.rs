@@ -9,7 +9,8 @@
 use std::time::Duration;
 
 use tenure_testkit::campaign::{
-    self, Elsewhere, EtcdArena, Outcome, Pace, Plan, Promise, RedisArena, SentinelArena,
+    self, ClusterArena, Elsewhere, EtcdArena, Outcome, Pace, Plan, Promise, RedisArena,
+    SentinelArena,
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_campaign");
@@ -50,6 +51,28 @@ fn a_campaign_that_destroys_data_is_ordered() {
 fn a_campaign_of_failovers_is_ordered() {
     let plan = Plan::new(7, TIME * 2, Promise::Order, PROGRAM);
     let outcome = campaign::run(&SentinelArena::start(), &SentinelArena::FAULTS, &plan);
+    println!("{outcome}");
+    outcome.assert_kept();
+    assert!(outcome.verdict.grants > 50, "too little happened to prove anything");
+}
+
+/// t36, t37, A1, A22: in a cluster whose masters change by hand, whose slots move and whose nodes stand
+/// still, with clients that are struck too, nobody overlaps, fences rise, and every key is had again.
+#[test]
+fn a_campaign_on_a_cluster_is_clean() {
+    let plan = Plan::new(9, TIME * 2, Promise::Everything, PROGRAM);
+    let outcome = campaign::run(&ClusterArena::start(), &ClusterArena::KEEP, &plan);
+    println!("{outcome}");
+    outcome.assert_kept();
+    assert!(outcome.verdict.grants > 50, "too little happened to prove anything");
+}
+
+/// t07, t37: where masters of a cluster die, fences still rise, no fenced update is lost, and every key is
+/// had again.
+#[test]
+fn a_campaign_of_deaths_in_a_cluster_is_ordered() {
+    let plan = Plan::new(10, TIME * 2, Promise::Order, PROGRAM);
+    let outcome = campaign::run(&ClusterArena::start(), &ClusterArena::DESTROY, &plan);
     println!("{outcome}");
     outcome.assert_kept();
     assert!(outcome.verdict.grants > 50, "too little happened to prove anything");

@@ -44,7 +44,18 @@ struct Left {
 /// One command, and who waits for its reply.
 struct Call {
     command: Cmd,
+    way: Way,
     reply: oneshot::Sender<RedisResult<Value>>,
+}
+
+/// How a command is brought to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As it is.
+    Plain,
+    /// With `ASKING` right before it, and nothing between them: to a node of a cluster that does not have
+    /// the slot yet.
+    Asking,
 }
 
 /// The reply to a call, when it is there.
@@ -76,9 +87,9 @@ impl Calls {
     }
 
     /// Leaves `command` to be sent, whether or not its reply is waited for.
-    pub(super) fn call(&self, command: Cmd) -> Reply {
+    pub(super) fn call(&self, command: Cmd, way: Way) -> Reply {
         let (reply, heard) = oneshot::channel();
-        let carrier = self.left().add(Call { command, reply });
+        let carrier = self.left().add(Call { command, way, reply });
         if let Some(carrier) = carrier {
             carrier.wake();
         }
@@ -179,28 +190,39 @@ impl Drop for Carrier {
 /// Sends them, and hands out the replies. Whoever does not wait any more is none the wiser.
 async fn send(mut connection: MultiplexedConnection, mut calls: Vec<Call>) {
     if calls.len() == 1
-        && let Some(Call { command, reply }) = calls.pop()
+        && let Some(Call { command, reply, .. }) = calls.pop_if(|call| call.way == Way::Plain)
     {
         let _ = reply.send(connection.send_packed_command(&command).await);
         return;
     }
     let mut commands = Pipeline::with_capacity(calls.len());
-    let add = |Call { command, reply }| {
+    let add = |Call { command, way, reply }| {
+        if way == Way::Asking {
+            commands.cmd("ASKING");
+        }
         commands.add_command(command);
-        reply
+        (way, reply)
     };
     let replies: Vec<_> = calls.into_iter().map(add).collect();
-    let values = connection.send_packed_commands(&commands, 0, replies.len()).await;
+    let values = connection.send_packed_commands(&commands, 0, commands.len()).await;
     hand_out(replies, values);
 }
 
-fn hand_out(replies: Vec<oneshot::Sender<RedisResult<Value>>>, values: RedisResult<Vec<Value>>) {
-    match values {
-        Ok(values) => replies.into_iter().zip(values).for_each(|(reply, value)| {
-            let _ = reply.send(Ok(value));
-        }),
-        Err(error) => replies.into_iter().for_each(|reply| {
-            let _ = reply.send(Err(error.clone()));
-        }),
+type Replies = Vec<(Way, oneshot::Sender<RedisResult<Value>>)>;
+
+fn hand_out(replies: Replies, values: RedisResult<Vec<Value>>) {
+    let mut values = values.map(Vec::into_iter);
+    for (way, reply) in replies {
+        let mut next = || match &mut values {
+            Ok(values) => values.next().map(Ok),
+            Err(error) => Some(Err(error.clone())),
+        };
+        if way == Way::Asking {
+            // Whatever it says, the reply to what follows it says more.
+            next();
+        }
+        if let Some(value) = next() {
+            let _ = reply.send(value);
+        }
     }
 }

@@ -14,8 +14,9 @@ use tokio::task::AbortHandle;
 
 use super::calls::Calls;
 use super::dial::Dial;
+use crate::cluster::{Elsewhere, Spot};
 use crate::sentinel::Sentinels;
-use crate::trouble::{Cause, Trouble};
+use crate::trouble::{Cause, Redirect, Trouble};
 use crate::url::Address;
 
 /// The oldest server with `SET … NX GET` and what else the scripts use.
@@ -33,6 +34,8 @@ pub(crate) struct Target {
 pub(crate) enum Route {
     Fixed(Address),
     Sentinel(Arc<Sentinels>),
+    /// A node of a cluster, which is to hear of what goes wrong there.
+    Node(Spot),
 }
 
 /// Who takes what the server says unasked; called on the runtime of the connection.
@@ -61,6 +64,7 @@ pub(crate) struct Live {
     up_since: Time,
     client_id: Option<i64>,
     flags: bool,
+    of_cluster: bool,
     stray: bool,
 }
 
@@ -101,13 +105,34 @@ impl Target {
         match &self.route {
             Route::Fixed(address) => address.to_string(),
             Route::Sentinel(sentinels) => sentinels.shown(),
+            Route::Node(spot) => spot.address().to_string(),
+        }
+    }
+
+    /// Whether another server may take the place of this one.
+    pub(super) fn has_stand_ins(&self) -> bool {
+        !matches!(self.route, Route::Fixed(_))
+    }
+
+    /// Tells whoever has to know what went wrong.
+    pub(super) fn note(&self, trouble: &Trouble) {
+        if let Route::Node(spot) = &self.route {
+            spot.note(trouble);
+        }
+    }
+
+    /// The links to another node of the same cluster.
+    pub(super) fn elsewhere(&self, redirect: &Redirect) -> Option<Elsewhere> {
+        match &self.route {
+            Route::Node(spot) => spot.elsewhere(redirect),
+            _ => None,
         }
     }
 
     /// Those who know where the master is.
     pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
         match &self.route {
-            Route::Fixed(_) => None,
+            Route::Fixed(_) | Route::Node(_) => None,
             Route::Sentinel(sentinels) => Some(sentinels),
         }
     }
@@ -160,12 +185,17 @@ impl Target {
         pushes: Option<Pushes>,
     ) -> Result<Live, Trouble> {
         let sentinels = match &self.route {
-            Route::Fixed(address) => return self.dial.connect(address, old, pushes).await,
+            Route::Fixed(address) => {
+                return self.dial.connect(address, Mode::Alone, old, pushes).await;
+            }
+            Route::Node(spot) => {
+                return self.dial.connect(spot.address(), Mode::Cluster, old, pushes).await;
+            }
             Route::Sentinel(sentinels) => sentinels,
         };
         let found = sentinels.find().await?;
         tokio::select! {
-            made = self.dial.connect(&found.address, old, pushes) => {
+            made = self.dial.connect(&found.address, Mode::Alone, old, pushes) => {
                 made.map(|live| live.found_after(found.moves))
             }
             // Its address may lead nowhere for as long as we have the patience.
@@ -179,13 +209,15 @@ impl Dial {
     async fn connect(
         &self,
         address: &Address,
+        mode: Mode,
         old: Option<&Live>,
         pushes: Option<Pushes>,
     ) -> Result<Live, Trouble> {
         let (connection, driver) = self.speak(address, pushes).await?;
         let mut live = Live::unchecked(connection, driver);
         let facts = Facts::ask(address, &mut live.connection).await?;
-        facts.check(address)?;
+        facts.check(address, mode)?;
+        live.of_cluster = mode == Mode::Cluster;
         live.run_id = facts.field("run_id").unwrap_or_default().into();
         live.flags = facts.version() >= Some(VERSION_WITH_FLAGS);
         live.client_id = facts.client_id;
@@ -197,7 +229,7 @@ impl Dial {
 
 impl Live {
     fn unchecked(connection: MultiplexedConnection, driver: AbortHandle) -> Self {
-        let (run_id, turn, moves, uptime, client_id, flags, stray) = Default::default();
+        let (run_id, turn, moves, uptime, client_id, flags, of_cluster, stray) = Default::default();
         let up_since = Time::from_nanos(0);
         let (calls, carrier) = Calls::new(connection.clone());
         let carrier = tokio::spawn(carrier).abort_handle();
@@ -213,6 +245,7 @@ impl Live {
             up_since,
             client_id,
             flags,
+            of_cluster,
             stray,
         }
     }
@@ -275,10 +308,22 @@ impl Live {
         self.flags
     }
 
+    /// Whether the server is a node of a cluster.
+    pub(crate) fn is_of_cluster(&self) -> bool {
+        self.of_cluster
+    }
+
     /// Whether the connection before this one may still act.
     pub(crate) fn left_a_stray(&self) -> bool {
         self.stray
     }
+}
+
+/// In which mode a server is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Alone,
+    Cluster,
 }
 
 /// What a server says of itself.
@@ -314,21 +359,24 @@ impl Facts {
     }
 
     /// Whether the server can keep locks.
-    fn check(&self, address: &Address) -> Result<(), Trouble> {
+    fn check(&self, address: &Address, mode: Mode) -> Result<(), Trouble> {
         let cannot = |what: &str| Err(cannot(address, what));
         let Some(version) = self.version() else { return cannot("it does not say its version") };
         if version < VERSION_MIN {
             let shown = self.field("redis_version").unwrap_or_default();
             return cannot(&format!("its version {shown} is too old, 6.2 or later is needed"));
         }
-        match self.field("redis_mode") {
-            Some("cluster") => {
-                return cannot("it runs in cluster mode, which is not supported yet");
+        match (self.field("redis_mode"), mode) {
+            (Some("cluster"), Mode::Alone) => {
+                return cannot("it runs in cluster mode; `redis-cluster://HOST` is for it");
             }
-            Some("sentinel") => {
+            (Some("sentinel"), _) => {
                 return cannot(
                     "it runs in sentinel mode; `redis+sentinel://HOST/SERVICE` is for it",
                 );
+            }
+            (Some("standalone"), Mode::Cluster) => {
+                return cannot("it is no node of a cluster; `redis://HOST` is for it");
             }
             _ => {}
         }

@@ -21,6 +21,7 @@ use crate::url::Address;
 const QUEUE: usize = 1_024;
 
 /// Who we are, whom we trust, and our patience. No `Debug`: it knows the password.
+#[derive(Clone)]
 pub(crate) struct Dial {
     pub(super) names: Arc<dyn Names>,
     pub(super) secure: Option<Secure>,

@@ -33,12 +33,14 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use tenure_core::time::{Bounds, Time};
 use tokio::runtime::Handle;
 
+use crate::cluster::Elsewhere;
 use crate::jitter::jittered;
-use crate::trouble::{Cause, Trouble};
+use crate::trouble::{Cause, Redirect, Trouble};
+pub(crate) use calls::Way;
 pub(crate) use connect::{Facts, Live, Pushes, Route, Target, VERSION_MIN};
 pub(crate) use dial::{Dial, Login};
 pub(crate) use links::Links;
-pub(crate) use server::Server;
+pub(crate) use server::{FAILOVER, Server};
 
 /// The pause after a failure to connect: it doubles from the first to the second.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -106,7 +108,17 @@ impl Link {
 
     /// Sends one command.
     pub(crate) async fn call(&self, live: &Arc<Live>, command: Cmd) -> Result<Value, Trouble> {
-        let asked = live.calls().call(command);
+        self.call_by(live, command, Way::Plain).await
+    }
+
+    /// Sends one command, in this way.
+    pub(crate) async fn call_by(
+        &self,
+        live: &Arc<Live>,
+        command: Cmd,
+        way: Way,
+    ) -> Result<Value, Trouble> {
+        let asked = live.calls().call(command, way);
         let heard = self.bounds.within(self.response_timeout(), asked).await;
         let reply = self.hear(live, heard)?;
         self.read(live, reply)
@@ -164,7 +176,13 @@ impl Link {
         if matches!(trouble.cause(), Cause::Silent | Cause::Cut | Cause::Demoted) {
             self.discard(live);
         }
+        self.server.target().note(&trouble);
         trouble
+    }
+
+    /// The links to the node of a cluster that we were sent to, if this leads to another of it.
+    pub(crate) fn elsewhere(&self, redirect: &Redirect) -> Option<Elsewhere> {
+        self.server.target().elsewhere(redirect)
     }
 
     /// A reply that belongs to somebody else: nothing on this connection can be trusted any more.
@@ -263,6 +281,7 @@ impl Link {
     }
 
     fn fail(&self, trouble: Trouble) -> Trouble {
+        self.server.target().note(&trouble);
         let (mut state, turn) = (self.state(), self.server.turn());
         let last = state.failed.as_ref().filter(|failed| failed.turn == turn);
         let last = last.map_or(PAUSE_MIN / 2, |failed| failed.pause);

@@ -30,8 +30,8 @@ const NOTICES_KEPT: usize = 1024;
 /// in turn under one name would, and have every connection remade at each request.
 const MOVES_APART: Duration = Duration::from_millis(100);
 /// How long those who wait for a lock wait for a new master: Sentinels take a server for dead after
-/// 30 s unless told otherwise, and then have to agree.
-const FAILOVER: Duration = Duration::from_secs(60);
+/// 30 s unless told otherwise, a cluster after 15 s, and then they have to agree.
+pub(crate) const FAILOVER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -60,9 +60,22 @@ struct Met {
 
 impl Server {
     pub(crate) fn new(target: Target, clock: Clock) -> Self {
+        Self::with_notices(target, clock, Self::new_notices())
+    }
+
+    /// One of several, with whose notices its own are to come.
+    pub(crate) fn with_notices(
+        target: Target,
+        clock: Clock,
+        notices: broadcast::Sender<Notice>,
+    ) -> Self {
         let (turn, met, watch) = Default::default();
-        let notices = broadcast::Sender::new(NOTICES_KEPT);
         Server { target, clock, notices, turn, met, watch }
+    }
+
+    /// For the notices of several.
+    pub(crate) fn new_notices() -> broadcast::Sender<Notice> {
+        broadcast::Sender::new(NOTICES_KEPT)
     }
 
     pub(crate) fn target(&self) -> &Target {
@@ -114,9 +127,9 @@ impl Server {
 
     /// How long one that cannot be reached is waited for by those who wait for a lock.
     pub(crate) fn patience(&self) -> Duration {
-        match self.target.sentinels() {
-            Some(_) => FAILOVER,
-            None => self.target.connect_timeout(),
+        match self.target.has_stand_ins() {
+            true => FAILOVER,
+            false => self.target.connect_timeout(),
         }
     }
 

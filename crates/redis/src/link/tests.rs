@@ -12,7 +12,7 @@ use tenure_testkit::servers::{RedisServer, SentinelSet};
 use tenure_testkit::wait::eventually;
 
 use super::open::Names;
-use super::{Dial, Link, Login, Route, Server, Target};
+use super::{Dial, Link, Login, Route, Server, Target, Way};
 use crate::sentinel::Sentinels;
 use crate::trouble::Cause;
 use crate::url::{Address, Place};
@@ -181,7 +181,7 @@ async fn calls_at_a_time_keep_their_order() {
         let (calls_of, mut command) = (live.calls().clone(), redis::cmd("RPUSH"));
         command.arg(if number % 20 == 7 { "not:a:list" } else { "list" }).arg(number);
         calls.spawn(async move {
-            let reply = calls_of.call(command);
+            let reply = calls_of.call(command, Way::Plain);
             if number % 10 == 3 { None } else { Some((number, reply.await.unwrap())) }
         });
         if number == 0 {
@@ -203,7 +203,7 @@ async fn a_call_without_a_connection() {
     let server = RedisServer::start();
     let live = target(&server.url()).connect(None, None).await.unwrap();
     let calls = live.calls().clone();
-    let (asked, _) = (calls.call(redis::cmd("PING")), drop(live));
+    let (asked, _) = (calls.call(redis::cmd("PING"), Way::Plain), drop(live));
     assert!(asked.await.unwrap_err().is_io_error());
-    assert!(calls.call(redis::cmd("PING")).await.unwrap_err().is_io_error());
+    assert!(calls.call(redis::cmd("PING"), Way::Plain).await.unwrap_err().is_io_error());
 }

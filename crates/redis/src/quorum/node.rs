@@ -12,6 +12,7 @@ use super::scripts::{self, Given, Raised};
 use super::tally::Vote;
 use crate::backend::{Redis, Shared};
 use crate::client::Client;
+use crate::keys::NO_SLOT;
 use crate::link::{Link, Live};
 use crate::scripts::{Asked, Freed, How, Renewed, Run};
 use crate::trouble::{Cause, Trouble};
@@ -162,7 +163,7 @@ impl Node {
 
     fn how(&self, ballot: &Ballot) -> How {
         let every = HEARTBEAT.max(ballot.claim.retry_interval());
-        match (ballot.waits, self.server().inbox.hears()) {
+        match (ballot.waits, self.server().inbox.hears(NO_SLOT)) {
             (false, _) => How::Not,
             (true, true) => How::Told(HEARTBEAT * 2 + self.response_timeout()),
             (true, false) => How::Asks(every * HEARTBEATS_GOOD),

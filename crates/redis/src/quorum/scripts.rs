@@ -39,7 +39,7 @@ pub(super) fn body(author: &Author, claim: &Claim, round: u64) -> String {
 pub(super) fn vote(keys: &Keys, claim: &Claim, body: &str, want: Option<u64>, how: How) -> Run {
     let mut words = begin(&VOTE);
     keys.add_lock(claim.key(), &mut words);
-    words.add(keys.fence());
+    keys.add_fence(claim.key(), &mut words);
     keys.add_queue(claim.key(), &mut words);
     keys.add_beats(claim.key(), &mut words);
     words.add(&claim.token().digits());
@@ -48,7 +48,7 @@ pub(super) fn vote(keys: &Keys, claim: &Claim, body: &str, want: Option<u64>, ho
     words.add(&want.map_or_else(String::new, |number| number.to_string()));
     words.add(how.word());
     words.add_number(millis(how.good()));
-    words.add(keys.inboxes());
+    keys.add_inboxes(claim.key(), &mut words);
     Run::of(&VOTE, claim.token(), words)
 }
 
@@ -56,7 +56,7 @@ pub(super) fn vote(keys: &Keys, claim: &Claim, body: &str, want: Option<u64>, ho
 pub(super) fn raise(keys: &Keys, claim: &Claim, body: &str, fence: u64) -> Run {
     let mut words = begin(&RAISE);
     keys.add_lock(claim.key(), &mut words);
-    words.add(keys.fence());
+    keys.add_fence(claim.key(), &mut words);
     words.add(&claim.token().digits());
     words.add(body);
     words.add_number(fence);
@@ -85,13 +85,13 @@ pub(super) fn free(keys: &Keys, key: &Key, token: Token, given: &Given) -> Run {
     keys.add_lock(key, &mut words);
     keys.add_queue(key, &mut words);
     keys.add_beats(key, &mut words);
-    keys.add_forced(token, &mut words);
+    keys.add_forced(key, token, &mut words);
     words.add(&token.digits());
     words.add(body);
     // Closed for less than a node can count is still closed, not free.
     words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
     words.add(by);
-    words.add(keys.inboxes());
+    keys.add_inboxes(key, &mut words);
     Run::of(&FREE, token, words)
 }
 

@@ -20,6 +20,7 @@ use super::Shared;
 use super::crowd::Crowd;
 use super::tally::{Patience, Verdict, majority};
 use crate::jitter::{jittered, up_to};
+use crate::keys::NO_SLOT;
 use crate::wait::{AFTER_END, HEARTBEAT, RETRIES_WHILE_DOWN};
 
 /// How often one attempt is made anew when nobody had a majority.
@@ -63,7 +64,7 @@ impl Shared {
         loop {
             // Each time: the runtime that it lives on may have ended. A holder is told there what
             // becomes of its lock.
-            self.nodes.iter().for_each(|node| node.server().inbox.listen());
+            self.nodes.iter().for_each(|node| node.server().inbox.listen(NO_SLOT));
             // Before asking: a node may tell before its answer is read.
             self.nodes.iter().for_each(|node| node.expect(claim));
             let from = self.clock().now();
@@ -96,7 +97,7 @@ impl Shared {
 
     /// How often one that waits asks without being told.
     fn heartbeat(&self, claim: &Claim) -> Duration {
-        let hears = self.nodes.iter().filter(|node| node.server().inbox.hears()).count();
+        let hears = self.nodes.iter().filter(|node| node.server().inbox.hears(NO_SLOT)).count();
         match hears >= majority(self.nodes.len()) {
             true => HEARTBEAT.min(claim.ttl() / 3),
             false => claim.retry_interval(),

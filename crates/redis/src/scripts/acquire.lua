@@ -21,7 +21,7 @@
 --         {token, 'type', key} {token, 'endless', value} {token, 'count', fence}   refused
 -- Retry   safe: the second run finds the lock ours and grants it again, with a higher fence; or finds
 --         us waiting and leaves us where we are
--- Slots   one: all keys are of one lock, but for the fence
+-- Slots   one: all keys are in that of the lock
 local lock, fence, queue, beats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, who, body, ttl, how = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local shared, inbox = string.sub(who, 1, 1) == '=', ARGV[8]

@@ -13,7 +13,7 @@
 -- Returns {token, 'freed'}, {token, 'still', n} (n others of its owner hold on) or
 --         {token, 'not_held'} (a newer claim's, or nobody's)
 -- Retry   safe: the second run finds another claim or none and answers not_held
--- Slots   two: the word left for the holder is not of the lock
+-- Slots   one: all keys are in that of the lock
 local lock, fence, queue, beats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, inbox = ARGV[1], ARGV[3]
 

@@ -7,6 +7,7 @@
 //! shifted, and the connection is dropped.
 
 mod answer;
+mod moving;
 mod words;
 
 use std::sync::{Arc, LazyLock};
@@ -17,21 +18,26 @@ use tenure_core::time::UnixMillis;
 use tenure_core::{Claim, Key, Token};
 
 use crate::keys::Keys;
-use crate::link::{Link, Live};
+use crate::link::{Link, Live, Way};
 use crate::trouble::{Cause, Trouble};
 use crate::value::{self, Author};
 pub(crate) use answer::{Answer, Asked, Bare, Freed, Given, Renewed, Taken};
 pub(crate) use words::Words;
 use words::starting_with;
 
-/// A script in its two forms: since version 7 it says under which conditions it may run.
+/// A script in its forms: since version 7 it says under which conditions it may run, and in a cluster
+/// it tells processes by sharded channels.
 pub(crate) struct Form {
     plain: Script,
     flagged: Script,
+    sharded: Script,
     text: String,
     flagged_text: String,
+    sharded_text: String,
     /// How many keys it works on.
     keys: &'static str,
+    /// What does as much as can be done with its first key alone.
+    moving: Option<&'static LazyLock<Form>>,
 }
 
 impl Form {
@@ -39,8 +45,16 @@ impl Form {
         let text =
             PARTS.iter().fold(text.to_owned(), |text, (line, part)| text.replace(line, part));
         let flagged_text = format!("{header}\n{text}");
+        let change = |text: String, (plain, sharded)| text.replace(plain, sharded);
+        let sharded_text = SHARDED.into_iter().fold(flagged_text.clone(), change);
         let (plain, flagged) = (Script::new(&text), Script::new(&flagged_text));
-        Form { plain, flagged, text, flagged_text, keys }
+        let (sharded, moving) = (Script::new(&sharded_text), None);
+        Form { plain, flagged, sharded, text, flagged_text, sharded_text, keys, moving }
+    }
+
+    /// With what takes its place while its slot moves to another node.
+    fn or(self, moving: &'static LazyLock<Form>) -> Self {
+        Form { moving: Some(moving), ..self }
     }
 
     #[cfg(test)]
@@ -49,9 +63,16 @@ impl Form {
     }
 
     fn text(&self, live: &Live) -> &str {
-        if live.has_flags() { &self.flagged_text } else { &self.text }
+        match (live.has_flags(), live.is_of_cluster()) {
+            (true, true) => &self.sharded_text,
+            (true, false) => &self.flagged_text,
+            (false, _) => &self.text,
+        }
     }
 }
+
+/// What the commands for channels are called where each channel has a slot.
+const SHARDED: [(&str, &str); 2] = [("'PUBLISH'", "'SPUBLISH'"), ("'NUMSUB'", "'SHARDNUMSUB'")];
 
 /// What several scripts share. Included below the usual case, which is not to pay for it.
 const PARTS: [(&str, &str); 3] = [
@@ -67,14 +88,26 @@ pub(crate) const STRICT: &str = "#!lua";
 pub(crate) const ALWAYS: &str = "#!lua flags=allow-oom";
 
 // The first two do the usual, cheaply, and leave the rest to the two after them.
-static TAKE: LazyLock<Form> = LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")));
+static TAKE: LazyLock<Form> =
+    LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")).or(&TAKE_MOVING));
 static GIVE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("give.lua")));
 static ACQUIRE: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "5", include_str!("acquire.lua")));
+    LazyLock::new(|| Form::new(STRICT, "5", include_str!("acquire.lua")).or(&ACQUIRE_MOVING));
 static RELEASE: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "5", include_str!("release.lua")));
-static RENEW: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "3", include_str!("renew.lua")));
+    LazyLock::new(|| Form::new(ALWAYS, "5", include_str!("release.lua")).or(&RELEASE_MOVING));
+static RENEW: LazyLock<Form> =
+    LazyLock::new(|| Form::new(ALWAYS, "3", include_str!("renew.lua")).or(&RENEW_MOVING));
 static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "6", include_str!("force.lua")));
+
+// While a slot moves to another node of a cluster, scripts on several of its keys are refused.
+static TAKE_MOVING: LazyLock<Form> =
+    LazyLock::new(|| Form::new(STRICT, "1", include_str!("moving/take.lua")));
+static ACQUIRE_MOVING: LazyLock<Form> =
+    LazyLock::new(|| Form::new(STRICT, "1", include_str!("moving/acquire.lua")));
+static RELEASE_MOVING: LazyLock<Form> =
+    LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("moving/release.lua")));
+static RENEW_MOVING: LazyLock<Form> =
+    LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("moving/renew.lua")));
 
 /// Whether and how a claim that is not granted waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +142,7 @@ pub(crate) struct Run {
     /// None for a bare command.
     form: Option<&'static Form>,
     token: Token,
-    /// By the hash of the flagged form, which nearly every server knows.
+    /// By the hash of the flagged form, which nearly every server knows, or of the sharded one.
     command: Cmd,
 }
 
@@ -118,7 +151,7 @@ impl Run {
     pub(crate) fn take(keys: &Keys, author: &Author, claim: &Claim) -> Self {
         let mut words = begin(&TAKE);
         keys.add_lock(claim.key(), &mut words);
-        words.add(keys.fence());
+        keys.add_fence(claim.key(), &mut words);
         keys.add_queue(claim.key(), &mut words);
         words.add(&claim.token().digits());
         words.add_with(|to| author.write_alone(to, claim));
@@ -154,7 +187,7 @@ impl Run {
         words.add(if claim.fenced() { "1" } else { "0" });
         words.add(how.word());
         words.add_number(millis(how.good()));
-        words.add(keys.inboxes());
+        keys.add_inboxes(claim.key(), &mut words);
         Self::of(&ACQUIRE, claim.token(), words)
     }
 
@@ -179,7 +212,7 @@ impl Run {
         words.add(who);
         // Closed for less than the server can count is still closed, not free.
         words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
-        words.add(keys.inboxes());
+        keys.add_inboxes(key, &mut words);
         Self::of(&RELEASE, token, words)
     }
 
@@ -187,7 +220,7 @@ impl Run {
     pub(crate) fn renew(keys: &Keys, claim: &Claim, ttl: Duration) -> Self {
         let mut words = begin(&RENEW);
         keys.add_lock(claim.key(), &mut words);
-        keys.add_forced(claim.token(), &mut words);
+        keys.add_forced(claim.key(), claim.token(), &mut words);
         keys.add_holders(claim.key(), &mut words);
         words.add(&claim.token().digits());
         words.add(&who(claim));
@@ -197,12 +230,12 @@ impl Run {
 
     /// Take it from the claim with this token.
     pub(crate) fn force(keys: &Keys, key: &Key, token: Token, by: &str) -> Self {
-        let mut words = begin(&FORCE);
+        let mut words = begin_telling(&FORCE, keys);
         keys.add_all(key, &mut words);
-        keys.add_forced(token, &mut words);
+        keys.add_forced(key, token, &mut words);
         words.add(&token.digits());
         words.add(by);
-        words.add(keys.inboxes());
+        keys.add_inboxes(key, &mut words);
         Self::of(&FORCE, token, words)
     }
 
@@ -240,15 +273,16 @@ impl Run {
     ) -> Result<A, Trouble> {
         match link.call(live, self.by_hash(live)).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => {
-                Box::pin(self.anew(link, live)).await
+                Box::pin(self.anew(link, live, Way::Plain)).await
             }
+            Err(trouble) if trouble.is_moving() => Box::pin(self.moving(link, trouble)).await,
             reply => self.read(link, live, reply?),
         }
     }
 
     /// Runs it by its text, which also makes it known. "Unknown script" is no answer to that.
-    async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>) -> Result<A, Trouble> {
-        match link.call(live, self.by_text(live)).await {
+    async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>, way: Way) -> Result<A, Trouble> {
+        match link.call_by(live, self.by_text(live), way).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => Err(link.out_of_turn(live)),
             reply => self.read(link, live, reply?),
         }
@@ -263,9 +297,15 @@ pub(crate) fn begin(form: &Form) -> Words {
     Words::new(&["EVALSHA", form.flagged.get_hash(), form.keys])
 }
 
+/// For a script that tells processes something.
+fn begin_telling(form: &Form, keys: &Keys) -> Words {
+    let script = if keys.has_slots() { &form.sharded } else { &form.flagged };
+    Words::new(&["EVALSHA", script.get_hash(), form.keys])
+}
+
 /// For a script that wants all keys of a lock, and then the token as every script does.
 fn on_lock(form: &Form, keys: &Keys, key: &Key, token: Token) -> Words {
-    let mut words = begin(form);
+    let mut words = begin_telling(form, keys);
     keys.add_all(key, &mut words);
     words.add(&token.digits());
     words
@@ -298,8 +338,14 @@ pub(crate) async fn run_all_on<A: Answer>(
     }
     let mut replies = link.call_all(live, &pipe, within).await?;
     heal(link, live, runs, &mut replies, within).await?;
-    let read = |(run, reply): (&Run, Result<Value, Trouble>)| run.read(link, live, reply?);
-    Ok(runs.iter().zip(replies).map(read).collect())
+    let mut answers = Vec::with_capacity(runs.len());
+    for (run, reply) in runs.iter().zip(replies) {
+        answers.push(match reply {
+            Err(trouble) if trouble.is_moving() => Box::pin(run.moving(link, trouble)).await,
+            reply => reply.and_then(|reply| run.read(link, live, reply)),
+        });
+    }
+    Ok(answers)
 }
 
 /// Runs those again whose script the server does not know. The first goes by its text, which makes
@@ -351,11 +397,26 @@ mod tests {
     /// Every script says its keys, arguments, answers, retry and slots.
     #[test]
     fn headers_are_complete() {
-        for form in [&TAKE, &GIVE, &ACQUIRE, &RELEASE, &RENEW, &FORCE] {
+        let usual = [&TAKE, &GIVE, &ACQUIRE, &RELEASE, &RENEW, &FORCE];
+        let moving = [&TAKE_MOVING, &ACQUIRE_MOVING, &RELEASE_MOVING, &RENEW_MOVING];
+        for form in usual.into_iter().chain(moving) {
             for word in ["-- KEYS[1] lock ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
                 assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
             }
             assert!(!form.text.contains("--@"), "a part is missing from:\n{}", form.text);
+        }
+    }
+
+    /// In a cluster channels have slots; what tells nobody is the same script everywhere.
+    #[test]
+    fn sharded_forms() {
+        for form in [&ACQUIRE, &RELEASE, &FORCE] {
+            assert!(form.sharded_text.contains("'SPUBLISH'"));
+            assert!(!form.sharded_text.contains("'PUBLISH'"));
+            assert!(!form.sharded_text.contains("'NUMSUB'"));
+        }
+        for form in [&TAKE, &GIVE, &RENEW, &TAKE_MOVING, &RELEASE_MOVING] {
+            assert_eq!(form.sharded.get_hash(), form.flagged.get_hash());
         }
     }
 }

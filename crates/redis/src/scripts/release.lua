@@ -13,7 +13,7 @@
 -- Returns 'token freed' or {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or
 --         {token, 'not_held'} (expired, or taken by another)
 -- Retry   safe: the second run finds the lock gone, closed or another's and answers not_held
--- Slots   one: all keys are of one lock, but for the fence
+-- Slots   one: all keys are in that of the lock
 local lock, fence, queue, beats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, who, closed, inbox = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 

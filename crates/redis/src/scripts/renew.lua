@@ -9,7 +9,7 @@
 --
 -- Returns {token, 'renewed', flag}, {token, 'gone'} or {token, 'forced', by}
 -- Retry   safe: it is the same or later
--- Slots   two keys: one server only
+-- Slots   one: all keys are in that of the lock
 local lock, holders, token, who, ttl = KEYS[1], KEYS[3], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- A key of another type is not ours either.

@@ -11,7 +11,7 @@
 --         'token more'                                     not plain: acquire.lua finds out
 --         {token, 'type', key} {token, 'count', fence}     refused
 -- Retry   safe: the second run finds the lock ours and answers more; acquire.lua then grants it again
--- Slots   one: all keys are of one lock, but for the fence
+-- Slots   one: all keys are in that of the lock
 local lock, fence, token = KEYS[1], KEYS[2], ARGV[1]
 if redis.call('EXISTS', lock, KEYS[3]) > 0 then return token .. ' more' end
 

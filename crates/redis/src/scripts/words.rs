@@ -24,6 +24,10 @@ impl Words {
         self.0.write_arg(word.as_bytes());
     }
 
+    pub(super) fn add_bytes(&mut self, word: &[u8]) {
+        self.0.write_arg(word);
+    }
+
     pub(crate) fn add_number(&mut self, number: u64) {
         self.0.arg(number);
     }
@@ -49,7 +53,7 @@ pub(crate) fn starting_with(first: &[&str], command: &Cmd) -> Cmd {
     let mut words = Words::new(first);
     for arg in command.args_iter().skip(first.len()) {
         if let Arg::Simple(word) = arg {
-            words.0.write_arg(word);
+            words.add_bytes(word);
         }
     }
     words.command()

@@ -16,6 +16,7 @@
 //! | `redis.rs` | one Redis server behind a proxy |
 //! | `sentinel.rs` | a master, its replicas and their Sentinels |
 //! | `quorum.rs` | five Redis servers, each behind a proxy |
+//! | `cluster.rs` | a Redis Cluster of three masters and three replicas |
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
 //! | `field.rs` | the contenders |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
@@ -23,6 +24,7 @@
 //! | `outcome.rs` | figures |
 
 mod arena;
+mod cluster;
 mod etcd;
 mod field;
 mod orphans;
@@ -45,6 +47,7 @@ use crate::judge::{Judge, Reached};
 use crate::wait::{DEADLINE, pass};
 
 pub use arena::{Arena, Elsewhere, Fault, Strike};
+pub use cluster::ClusterArena;
 pub use etcd::EtcdArena;
 pub use orphans::Orphans;
 pub use outcome::{Outcome, Promise};

@@ -23,6 +23,9 @@ const SLOW_LOADING: [&str; 4] =
 /// Enough keys to be loaded slowly for half a minute.
 const FILL: &str = "for i = 1, 60000 do redis.call('SET', 'fill:' .. i, 'x') end";
 
+/// For those who would rather ask again.
+const SOON: Duration = Duration::from_secs(1);
+
 /// A Redis server of a test's own, without persistence unless said. Killed when dropped.
 pub struct RedisServer {
     /// In a mutex to be shared: what it prints is read by one.
@@ -114,6 +117,11 @@ impl RedisServer {
     /// The directory that it runs in.
     pub fn dir(&self) -> &std::path::Path {
         self.dir.path()
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.program().pid()
     }
 
     /// A connection for raw commands.
@@ -281,9 +289,14 @@ impl RedisClient {
         Ok(RedisClient { stream: BufReader::new(stream) })
     }
 
+    /// The same, which does not wait for long.
+    pub(crate) fn soon(self) -> std::io::Result<Self> {
+        self.stream.get_ref().set_read_timeout(Some(SOON))?;
+        Ok(self)
+    }
+
     fn is_answered(&mut self) -> bool {
-        let soon = Some(Duration::from_secs(1));
-        let _ = self.stream.get_ref().set_read_timeout(soon);
+        let _ = self.stream.get_ref().set_read_timeout(Some(SOON));
         // A server that wants a password answers too.
         self.ask(&["PING"]).is_ok_and(|reply| match reply {
             Reply::Text(text) => text == "PONG",

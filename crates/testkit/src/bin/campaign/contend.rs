@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure::etcd::Etcd;
-use tenure::redis::{Quorum, Redis};
+use tenure::redis::{Cluster, Quorum, Redis};
 use tenure::{Error, Guard, Locker};
 use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Noted, Recorder};
@@ -101,6 +101,10 @@ async fn connect(url: &str, ttls: &[Duration]) -> Locker {
         let builder = Quorum::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
         let quorum = builder.quarantine(longest(ttls)).quorum_later();
         return Locker::new(quorum.expect("a sound address"));
+    }
+    if url.starts_with("redis-cluster") {
+        let builder = Cluster::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+        return Locker::new(builder.cluster_later().expect("a sound address"));
     }
     if url.starts_with("redis") {
         let builder = Redis::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);

@@ -17,8 +17,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_core::time::UnixMillis;
 use tenure_testkit::campaign::{
-    self, Arena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise, QuorumArena,
-    RedisArena, SentinelArena,
+    self, Arena, ClusterArena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise,
+    QuorumArena, RedisArena, SentinelArena,
 };
 
 /// Processes that fight for locks under random faults, judged.
@@ -72,6 +72,8 @@ enum Engine {
     Sentinel,
     /// Five servers that vote.
     Quorum,
+    /// Three masters with a replica each: failovers, and slots that move.
+    Cluster,
     /// Three members.
     Etcd,
 }
@@ -112,6 +114,7 @@ fn fight(options: &Run) -> bool {
             Engine::Redis => on_redis(options, kind),
             Engine::Sentinel => on_sentinel(options, kind),
             Engine::Quorum => on_quorum(options, kind),
+            Engine::Cluster => on_cluster(options, kind),
             Engine::Etcd => on_etcd(options, kind),
         };
     }
@@ -152,6 +155,19 @@ fn on_quorum(options: &Run, kind: Kind) -> bool {
         Kind::Stall => true,
         Kind::Destroy => {
             is_kept(&QuorumArena::trusted(), &QuorumArena::DESTROY, &plan(Promise::Order))
+        }
+    }
+}
+
+fn on_cluster(options: &Run, kind: Kind) -> bool {
+    let plan = |promise| plan(options, promise);
+    match kind {
+        Kind::Keep => {
+            is_kept(&ClusterArena::start(), &ClusterArena::KEEP, &plan(Promise::Everything))
+        }
+        Kind::Stall => true,
+        Kind::Destroy => {
+            is_kept(&ClusterArena::start(), &ClusterArena::DESTROY, &plan(Promise::Order))
         }
     }
 }

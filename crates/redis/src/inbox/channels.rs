@@ -1,0 +1,139 @@
+//! The channels of an inbox in a cluster: one for each slot in which somebody waits.
+//!
+//! In: slots, as claims wait in them. Out: which channels to open and to close, and which are open.
+//!
+//! Channels are in slots as keys are, and only the node that has a slot tells how many listen there. One for
+//! each lock would be many; one for each slot is enough, and it stays open for a while when nobody waits
+//! any more, since whoever waited for a lock is likely to do so again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::time::Time;
+use tokio::sync::Notify;
+
+/// For how long a channel stays open when nobody waits there: longer than most locks are held, so that
+/// a holder hears of those who come to wait.
+const KEPT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    state: Mutex<State>,
+    /// Rings when there is one to open.
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: HashMap<u16, Channel>,
+    /// The names of those that we close: to hear of that is no surprise.
+    leaving: HashSet<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    wanted_until: Time,
+    open: bool,
+}
+
+impl Channels {
+    /// Somebody waits in `slot`, or holds something that others may come to wait for.
+    pub(super) fn want(&self, slot: u16, now: Time) {
+        let wanted_until = now.after(KEPT);
+        let mut state = self.state();
+        let new = || Channel { wanted_until, open: false };
+        let channel = state.slots.entry(slot).or_insert_with(new);
+        channel.wanted_until = wanted_until;
+        if !channel.open {
+            self.news.notify_one();
+        }
+    }
+
+    /// Waits until there is one to open.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Whether that of `slot` is open.
+    pub(super) fn has(&self, slot: u16) -> bool {
+        self.state().slots.get(&slot).is_some_and(|channel| channel.open)
+    }
+
+    /// The slots of those that are to be opened.
+    pub(super) fn missing(&self) -> Vec<u16> {
+        let state = self.state();
+        let missing = state.slots.iter().filter(|(_, channel)| !channel.open);
+        missing.map(|(slot, _)| *slot).collect()
+    }
+
+    pub(super) fn opened(&self, slot: u16) {
+        if let Some(channel) = self.state().slots.get_mut(&slot) {
+            channel.open = true;
+        }
+    }
+
+    /// There is none to be had here, until somebody wants it again.
+    pub(super) fn give_up(&self, slot: u16) {
+        self.state().slots.remove(&slot);
+    }
+
+    /// The slots of those that nobody has wanted for long. From now on nobody relies on them.
+    pub(super) fn take_idle(&self, now: Time) -> Vec<u16> {
+        let mut state = self.state();
+        let idle = state.slots.extract_if(|_, channel| channel.wanted_until < now);
+        idle.filter(|(_, channel)| channel.open).map(|(slot, _)| slot).collect()
+    }
+
+    /// That with this name is about to be closed by us.
+    pub(super) fn leave(&self, name: &str) {
+        self.state().leaving.insert(name.into());
+    }
+
+    /// Whether it was closed by us.
+    pub(super) fn has_left(&self, name: &[u8]) -> bool {
+        self.state().leaving.remove(name)
+    }
+
+    /// The connection is gone.
+    pub(super) fn close_all(&self) {
+        let mut state = self.state();
+        state.slots.values_mut().for_each(|channel| channel.open = false);
+        state.leaving.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One is opened when it is first wanted, and closed when it was not for long.
+    #[test]
+    fn a_channel_comes_and_goes() {
+        let (channels, start) = (Channels::default(), Time::from_nanos(1));
+        channels.want(7, start);
+        assert_eq!((channels.missing(), channels.has(7)), (vec![7], false));
+        channels.opened(7);
+        assert!(channels.missing().is_empty() && channels.has(7));
+        channels.want(7, start.after(KEPT));
+        assert!(channels.take_idle(start.after(KEPT * 2)).is_empty());
+        assert_eq!(channels.take_idle(start.after(KEPT * 3)), [7]);
+        assert!(!channels.has(7));
+    }
+
+    /// Without its connection none is open; what the server closes by itself was not closed by us.
+    #[test]
+    fn closed_by_whom() {
+        let channels = Channels::default();
+        channels.want(7, Time::from_nanos(1));
+        channels.opened(7);
+        channels.close_all();
+        assert_eq!((channels.missing(), channels.has(7)), (vec![7], false));
+        channels.leave("a");
+        assert!(channels.has_left(b"a") && !channels.has_left(b"a") && !channels.has_left(b"b"));
+    }
+}

@@ -1,0 +1,36 @@
+-- moving/acquire.lua: acquire.lua while the slot moves to another node: by the lock's key alone.
+--
+-- KEYS[1] lock     string, flag + version + claim; absent means free
+-- ARGV[1] token    the claim's, echoed first in every answer
+-- ARGV[2] who      the token, or `=` and the shared owner
+-- ARGV[3] body     what the lock is to hold, without its flag
+-- ARGV[4] ttl      in milliseconds
+-- ARGV[5] fenced   '1', or '0' for a grant without a fence
+--
+-- Returns {token, 'granted', fence, flag}                  it is ours, anew or still
+--         {token, 'held', value, pttl}                     it is another's: there is no queue here
+--         {token, 'type', key} {token, 'endless', value}   refused
+--         TRYAGAIN                                         a shared owner needs the other keys
+-- Retry   safe: the second run finds the lock ours and grants it again
+-- Slots   one. The count of fences and the queue may be on the other node: the clock is the fence, and
+--         whoever comes first is first
+local lock, token, who, ttl = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[4])
+if who ~= token then return redis.error_reply('TRYAGAIN a shared owner has several keys') end
+
+local value = redis.pcall('GET', lock)
+if type(value) == 'table' then
+  return string.find(value.err, 'WRONGTYPE', 1, true) and { token, 'type', lock } or value
+end
+--@include clock.lua
+local number = ARGV[5] == '0' and '0' or text
+if not value then
+  redis.call('SET', lock, '-' .. ARGV[3], 'PX', ARGV[4])
+  return { token, 'granted', number, '-' }
+end
+local left = redis.call('PTTL', lock)
+local flag, holder = string.match(value, '^([-*])t1:[^:]*:([^:]*):')
+if holder == who then
+  if left < ttl then redis.call('PEXPIRE', lock, ttl) end
+  return { token, 'granted', number, flag }
+end
+return left < 0 and { token, 'endless', value } or { token, 'held', value, left }

@@ -1,0 +1,218 @@
+//! Masters that are replaced: what is held, what is waited for, what is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_core::Locker;
+use tenure_core::backend::Loss;
+use tenure_testkit::servers::{RedisCluster, RedisServer};
+use tenure_testkit::wait::{DEADLINE, eventually, eventually_blocking, lapse, within};
+
+use crate::support::{LONG, ask, home, lock, locker_at, other, slot, waiters};
+
+/// t37: a failover by hand: what is held stays held, and who waits waits at the new master.
+#[tokio::test(flavor = "multi_thread")]
+async fn t37_a_failover_by_hand() {
+    let cluster = RedisCluster::start();
+    let (a, b) = (locker_at(&cluster.url()).await, locker_at(&cluster.url()).await);
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
+    let before = home(&cluster, "k");
+    eventually("b to wait", || async { waiters(before, "k") == ["push"] }).await;
+    let after = tokio::task::block_in_place(|| cluster.fail_over(before));
+    eventually("b to wait there", || async { waiters(after, "k") == ["push"] }).await;
+    assert!(held.is_held());
+    let fence = held.fence();
+    held.release().await.unwrap();
+    let next = within("b's turn", waiting).await.unwrap().unwrap();
+    assert!(next.fence() > fence && lock(after, "k").is_some());
+    next.release().await.unwrap();
+    assert_eq!(lock(after, "k"), None);
+}
+
+/// t37: a master that dies costs the locks of the others nothing: they are had, renewed and given back
+/// all the time, while it is dead and while it is replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn t37_the_others_go_on() {
+    let cluster = RedisCluster::start();
+    let a = locker_at(&cluster.url()).await;
+    let (dead, alive) = (home(&cluster, "k"), other(&cluster, "k"));
+    let name =
+        (0..).map(|n| format!("k:{n}")).find(|name| home(&cluster, name).port() == alive.port());
+    let name = name.unwrap();
+    let ttl = Duration::from_secs(3);
+    let (lost, kept) = (a.lock("k").ttl(ttl).await.unwrap(), a.lock(&name).ttl(ttl).await.unwrap());
+    // In the same slot.
+    let another = format!("{{tenure:lock:{name}}}:1");
+    dead.kill();
+    let (killed, mut longest) = (Instant::now(), Duration::ZERO);
+    while killed.elapsed() < ttl * 2 {
+        let asked = Instant::now();
+        a.lock(&another).await.unwrap().release().await.unwrap();
+        longest = longest.max(asked.elapsed());
+        assert!(kept.is_held(), "a dead node delays the renewals of another");
+        lapse(Duration::from_millis(20)).await;
+    }
+    println!("longest lock and release at another node: {longest:.2?}");
+    drop(lost);
+    let after = tokio::task::block_in_place(|| cluster.wait_for_another(slot(&cluster, "k"), dead));
+    let next = within("a lock of the dead", a.lock("k").into_future()).await.unwrap();
+    assert!(lock(after, "k").is_some());
+    next.release().await.unwrap();
+    kept.release().await.unwrap();
+}
+
+/// t07: a master dies with a lock that its replica has not: its holder is told as soon as there is a new
+/// master, and the next holder's fence is higher.
+#[tokio::test(flavor = "multi_thread")]
+async fn t07_a_lock_that_no_replica_has() {
+    let cluster = RedisCluster::start();
+    let (a, b) = (locker_at(&cluster.url()).await, locker_at(&cluster.url()).await);
+    let before = home(&cluster, "k");
+    tokio::task::block_in_place(|| cut_off_replica(&cluster, before));
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let (fence, died) = (held.fence(), Instant::now());
+    before.kill();
+    assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
+    assert!(died.elapsed() < LONG / 2, "long before its ttl: {:?}", died.elapsed());
+    let next = within("b's turn", b.lock("k").ttl(LONG).into_future()).await.unwrap();
+    assert!(next.fence() > fence);
+    assert!(held.release().await.is_err());
+    next.release().await.unwrap();
+}
+
+/// Cuts the replica of `master` off, so that nothing which is written from now on reaches it. It can still
+/// take over.
+fn cut_off_replica(cluster: &RedisCluster, master: &RedisServer) {
+    ask(cluster.replica_of(master), &["CONFIG", "SET", "masterauth", "wrong"]);
+    eventually_blocking("the replica to be cut off", || {
+        ask(master, &["CLIENT", "KILL", "TYPE", "replica"]);
+        format!("{:?}", ask(master, &["INFO", "replication"])).contains("connected_slaves:0")
+    });
+}
+
+/// t08: with `replicas`, a lock that a replica has survives the death of its master, and none is had
+/// that no replica has.
+#[tokio::test(flavor = "multi_thread")]
+async fn t08_replicas() {
+    let cluster = RedisCluster::start();
+    let url = format!("{}?replicas=1", cluster.url());
+    let (a, b) = (locker_at(&url).await, locker_at(&cluster.url()).await);
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let before = home(&cluster, "k");
+    before.kill();
+    tokio::task::block_in_place(|| cluster.wait_for_another(slot(&cluster, "k"), before));
+    eventually("an answer of the new master", || async {
+        matches!(b.try_lock("k").await, Ok(None))
+    })
+    .await;
+    assert!(held.is_held());
+    held.release().await.unwrap();
+    let few = a.lock("k").ttl(LONG).await.unwrap_err();
+    assert!(few.is_unavailable() && format!("{few:?}").contains("0 of 1 replicas"), "{few:?}");
+}
+
+/// t15: a master that comes back empty before anybody takes it for dead: its locks are lost at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn t15_a_master_that_comes_back_empty() {
+    let cluster = RedisCluster::start_masters();
+    let a = locker_at(&cluster.url()).await;
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let fence = held.fence();
+    tokio::task::block_in_place(|| home(&cluster, "k").restart());
+    assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
+    let next = within("a lock", a.lock("k").into_future()).await.unwrap();
+    assert!(next.fence() > fence);
+    next.release().await.unwrap();
+}
+
+/// A cluster that is down for want of one master says so, and is waited for; nothing is lost by that alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn clusterdown_is_waited_for() {
+    let cluster = RedisCluster::start();
+    let nodes = cluster.nodes().iter();
+    nodes.for_each(|node| {
+        ask(node, &["CONFIG", "SET", "cluster-require-full-coverage", "yes"]);
+    });
+    let a = locker_at(&cluster.url()).await;
+    let held = a.lock("k").ttl(LONG).await.unwrap();
+    let dead = other(&cluster, "k");
+    let replica = cluster.replica_of(dead);
+    replica.kill();
+    dead.kill();
+    let home = home(&cluster, "k");
+    eventually("the cluster to be down", || async {
+        format!("{:?}", ask(home, &["CLUSTER", "INFO"])).contains("cluster_state:fail")
+    })
+    .await;
+    let refused = a.try_lock("free").await;
+    assert!(refused.is_err_and(|error| error.is_unavailable()));
+    let waiting = tokio::spawn(a.lock("k:2").into_future());
+    assert!(held.is_held());
+    dead.restart();
+    replica.restart();
+    within("a lock", waiting).await.unwrap().unwrap().release().await.unwrap();
+    assert!(held.is_held());
+    held.release().await.unwrap();
+}
+
+/// Locks and releases `key` until it is over. The longest pause between two.
+async fn lock_again_and_again(a: Locker, key: String, over: Arc<AtomicBool>) -> Duration {
+    let (mut longest, mut last) = (Duration::ZERO, Instant::now());
+    while !over.load(Ordering::Relaxed) {
+        if let Ok(guard) = a.lock(&key).ttl(LONG).await {
+            let _ = guard.release().await;
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    longest
+}
+
+/// How long a key could not be locked while `deed` was done to its master: the longest of several. None may
+/// stay closed for its ttl.
+async fn longest_pause(deed: impl FnOnce(&RedisCluster, &RedisServer)) -> Duration {
+    let cluster = RedisCluster::start();
+    let (a, over) = (locker_at(&cluster.url()).await, Arc::new(AtomicBool::new(false)));
+    // All in one slot.
+    let busy =
+        |n| tokio::spawn(lock_again_and_again(a.clone(), format!("{{k}}:{n}"), over.clone()));
+    let busy: Vec<_> = (0..8).map(busy).collect();
+    let master = home(&cluster, "{k}:0");
+    tokio::task::block_in_place(|| deed(&cluster, master));
+    let b = locker_at(&cluster.url()).await;
+    within("a lock", b.lock("{k}:other").into_future()).await.unwrap().release().await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    let mut longest = Duration::ZERO;
+    for one in busy {
+        longest = longest.max(within("the end", one).await.unwrap());
+    }
+    longest
+}
+
+/// Recovery: what a failover costs those who lock, by hand and by death, and what the move of a slot does.
+/// The nodes of these tests take another for dead after a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn recovery_after_each_kind_of_failover() {
+    let by_hand = longest_pause(|cluster, master| {
+        cluster.fail_over(master);
+    })
+    .await;
+    let by_death = |deed: fn(&RedisServer)| {
+        move |cluster: &RedisCluster, master: &RedisServer| {
+            deed(master);
+            cluster.wait_for_another(slot(cluster, "{k}:0"), master);
+        }
+    };
+    let killed = longest_pause(by_death(RedisServer::kill)).await;
+    let stopped = longest_pause(by_death(RedisServer::pause)).await;
+    let moved = longest_pause(|cluster, _| {
+        cluster.move_slot(slot(cluster, "{k}:0"), other(cluster, "{k}:0"));
+    })
+    .await;
+    println!(
+        "by hand {by_hand:.2?}, killed {killed:.2?}, stopped {stopped:.2?}, moved {moved:.2?}"
+    );
+    assert!([by_hand, killed, stopped, moved].iter().all(|pause| *pause < DEADLINE));
+}

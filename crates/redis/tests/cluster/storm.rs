@@ -1,0 +1,101 @@
+//! The storm at which the driver's own cluster client dead-locked: many tasks, and failovers all the time.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tenure_core::{Fence, Locker};
+use tenure_testkit::servers::RedisCluster;
+use tenure_testkit::wait::within;
+
+use crate::support::{LONG, locker_at};
+
+const TASKS: usize = 256;
+const KEYS: usize = 64;
+const FAILOVERS: usize = 8;
+
+/// What the tasks know of the keys: who is inside, and the highest fence that was seen.
+#[derive(Default)]
+struct Register {
+    keys: Mutex<HashMap<String, Seen>>,
+    cycles: AtomicU64,
+    errors: AtomicU64,
+}
+
+#[derive(Default)]
+struct Seen {
+    inside: bool,
+    fence: Option<Fence>,
+}
+
+impl Register {
+    fn enter(&self, key: &str, fence: Fence) {
+        let mut keys = self.keys.lock().unwrap();
+        let seen = keys.entry(key.into()).or_default();
+        assert!(!seen.inside, "two hold `{key}`");
+        assert!(seen.fence.is_none_or(|last| last < fence), "the fence of `{key}` went back");
+        *seen = Seen { inside: true, fence: Some(fence) };
+    }
+
+    fn leave(&self, key: &str) {
+        self.keys.lock().unwrap().entry(key.into()).or_default().inside = false;
+        self.cycles.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Register {
+    /// Not to know is allowed where a master stands still; to be wrong is not, and a failover by hand
+    /// loses nothing.
+    fn fail(&self, what: &str, error: &tenure_core::Error) {
+        println!("{what}: {error:?}");
+        assert!(!error.is_lost(), "{what}: {error:?}");
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+async fn work(locker: Locker, number: usize, register: Arc<Register>, over: Arc<AtomicBool>) {
+    let mut turn = number;
+    while !over.load(Ordering::Relaxed) {
+        turn = turn.wrapping_mul(31).wrapping_add(17);
+        let key = format!("k:{}", turn % KEYS);
+        match locker.lock(&key).ttl(LONG).await {
+            Ok(guard) => {
+                register.enter(&key, guard.fence());
+                tokio::task::yield_now().await;
+                register.leave(&key);
+                if let Err(error) = guard.release().await {
+                    register.fail("release", &error);
+                }
+            }
+            Err(error) => register.fail("lock", &error),
+        }
+    }
+}
+
+/// t37: 256 tasks of four processes and 8 failovers: no reply is another's, nobody is inside with somebody
+/// else, fences rise, and all of them come to an end.
+#[tokio::test(flavor = "multi_thread")]
+async fn t37_a_storm_of_failovers() {
+    let cluster = RedisCluster::start();
+    let (register, over) = (Arc::<Register>::default(), Arc::<AtomicBool>::default());
+    let mut lockers = Vec::new();
+    for _ in 0..4 {
+        lockers.push(locker_at(&cluster.url()).await);
+    }
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| tokio::spawn(work(lockers[n % 4].clone(), n, register.clone(), over.clone())))
+        .collect();
+    tokio::task::block_in_place(|| {
+        for number in 0..FAILOVERS {
+            let masters = cluster.masters();
+            cluster.fail_over(masters[number % masters.len()]);
+        }
+    });
+    over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        within("a task to end", task).await.unwrap();
+    }
+    let (cycles, errors) = (&register.cycles, &register.errors);
+    println!("{FAILOVERS} failovers, {cycles:?} cycles, {errors:?} errors");
+    assert!(cycles.load(Ordering::Relaxed) > 1_000);
+}

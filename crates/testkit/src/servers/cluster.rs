@@ -1,0 +1,451 @@
+//! A Redis Cluster: masters and replicas, real processes on free ports.
+//!
+//! In: how many of each. Out: a cluster whose nodes agree on who has which slot, where a master can be
+//! killed, paused or made to fail over by hand, and a slot be moved step by step.
+
+use super::reaper::Reaper;
+use super::redis::{RedisClient, RedisServer, Reply, free_port};
+use crate::wait::eventually_blocking;
+
+/// How many slots there are, in every cluster.
+pub const SLOTS: u16 = 16_384;
+/// How many masters there are here: the fewest that can agree that one of them is dead.
+const MASTERS: usize = 3;
+/// How long a node is silent before the others take it for dead, in milliseconds: short, so that a test
+/// is, and long enough for a busy machine.
+const NODE_TIMEOUT: &str = "1000";
+/// How long moving one key may take, in milliseconds.
+const MOVE_TIMEOUT: &str = "5000";
+
+/// A cluster of a test's own. Its nodes are killed when dropped.
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+    /// For one that lives in a `static`.
+    _reapers: Vec<Reaper>,
+}
+
+impl RedisCluster {
+    /// Three masters with a replica each.
+    ///
+    /// # Panics
+    ///
+    /// If they do not agree in time.
+    pub fn start() -> Self {
+        Self::start_as(1)
+    }
+
+    /// Three masters without replicas: no failover, and sooner there. Gone with this process, also from
+    /// a `static`.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_masters() -> Self {
+        Self::start_as(0)
+    }
+
+    fn start_as(replicas: usize) -> Self {
+        let nodes: Vec<_> = (0..MASTERS * (1 + replicas)).map(|_| start_node()).collect();
+        let reaper = |node: &RedisServer| Reaper::of(node.pid(), node.dir());
+        // One that can be restarted is another process then.
+        let reapers = nodes.iter().filter(|_| replicas == 0).map(reaper).collect();
+        let cluster = RedisCluster { nodes, _reapers: reapers };
+        cluster.share_out();
+        cluster.introduce();
+        cluster.add_replicas();
+        cluster.wait_until_whole();
+        cluster
+    }
+
+    /// Gives each master its share of the slots.
+    fn share_out(&self) {
+        let per = SLOTS.div_ceil(MASTERS as u16);
+        for (index, node) in (0..).zip(&self.nodes[..MASTERS]) {
+            let (first, last) = (index * per, ((index + 1) * per).min(SLOTS) - 1);
+            let mut client = node.client();
+            ok(client.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]));
+            let words = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
+            ok(client.command(&words));
+        }
+    }
+
+    /// Makes the nodes known to each other.
+    fn introduce(&self) {
+        let mut first = self.nodes[0].client();
+        for node in &self.nodes[1..] {
+            let (port, bus) = (node.port().to_string(), bus_port(node));
+            ok(first.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]));
+        }
+        let all = self.nodes.len();
+        eventually_blocking("all nodes to know each other", || {
+            self.nodes
+                .iter()
+                .all(|node| view(node).iter().filter(|one| one.is_met()).count() == all)
+        });
+    }
+
+    fn add_replicas(&self) {
+        for (index, node) in self.nodes[MASTERS..].iter().enumerate() {
+            let master = id(&self.nodes[index % MASTERS]);
+            eventually_blocking("a replica to follow its master", || {
+                node.client().command(&["CLUSTER", "REPLICATE", &master])
+                    == Reply::Text("OK".into())
+            });
+        }
+    }
+
+    /// Waits until all nodes that run are well, agree on who has which slot, and every replica follows its master.
+    ///
+    /// # Panics
+    ///
+    /// If that takes too long.
+    pub fn wait_until_whole(&self) {
+        eventually_blocking("the cluster to be whole", || self.is_whole());
+    }
+
+    fn is_whole(&self) -> bool {
+        let owners = |node: &RedisServer| {
+            let mut owners: Vec<_> = view(node).into_iter().map(Seen::ownership).collect();
+            owners.sort();
+            owners
+        };
+        let first = owners(&self.nodes[0]);
+        self.nodes.iter().all(|node| is_well(node) && follows(node) && owners(node) == first)
+            && view(&self.nodes[0]).iter().all(Seen::is_met)
+    }
+
+    /// What clients are told: `redis-cluster://host,host,host`.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        format!("redis-cluster://{}", hosts.join(","))
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The node at `port`.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn node(&self, port: u16) -> &RedisServer {
+        self.nodes.iter().find(|node| node.port() == port).expect("a node of this cluster")
+    }
+
+    /// The nodes that are masters, as far as any node that answers knows.
+    ///
+    /// # Panics
+    ///
+    /// If no node answers.
+    pub fn masters(&self) -> Vec<&RedisServer> {
+        let masters = self.seen().into_iter().filter(|one| !one.slots.is_empty());
+        masters.map(|one| self.node(one.port)).collect()
+    }
+
+    /// The slot of `key`, by the server's own count.
+    ///
+    /// # Panics
+    ///
+    /// If no node answers.
+    pub fn slot_of(&self, key: &str) -> u16 {
+        let mut slot = None;
+        eventually_blocking("the slot of a key", || {
+            let ask = |node: &RedisServer| try_ask(node, &["CLUSTER", "KEYSLOT", key]);
+            slot = self.nodes.iter().find_map(ask);
+            slot.is_some()
+        });
+        match slot {
+            Some(Reply::Int(slot)) => u16::try_from(slot).expect("a slot"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The master that has `slot`, as far as any node that answers knows.
+    ///
+    /// # Panics
+    ///
+    /// If none has it.
+    pub fn owner(&self, slot: u16) -> &RedisServer {
+        let mut owner = None;
+        eventually_blocking("a slot to have an owner", || {
+            owner = self.seen().into_iter().find(|one| one.has(slot));
+            owner.is_some()
+        });
+        self.node(owner.expect("waited for above").port)
+    }
+
+    /// The master that has the slot of `key`.
+    ///
+    /// # Panics
+    ///
+    /// If none has it.
+    pub fn owner_of(&self, key: &str) -> &RedisServer {
+        self.owner(self.slot_of(key))
+    }
+
+    /// A replica of `master`.
+    ///
+    /// # Panics
+    ///
+    /// If it has none.
+    pub fn replica_of(&self, master: &RedisServer) -> &RedisServer {
+        let id = id(master);
+        let replica = self.seen().into_iter().find(|one| one.master == id);
+        self.node(replica.expect("a master with a replica").port)
+    }
+
+    /// Has a replica of `master` take its place, with the master in good health, and waits until all
+    /// nodes know. The new one.
+    ///
+    /// # Panics
+    ///
+    /// If that takes too long.
+    pub fn fail_over(&self, master: &RedisServer) -> &RedisServer {
+        let replica = self.replica_of(master);
+        eventually_blocking("a failover by hand", || {
+            is_master(replica) || {
+                try_ask(replica, &["CLUSTER", "FAILOVER"]);
+                false
+            }
+        });
+        self.wait_until_whole();
+        replica
+    }
+
+    /// Waits until another node than `before` has `slot`, by the word of all that answer. Which.
+    ///
+    /// # Panics
+    ///
+    /// If that takes too long.
+    pub fn wait_for_another(&self, slot: u16, before: &RedisServer) -> &RedisServer {
+        eventually_blocking("another owner", || {
+            let others = self.nodes.iter().filter(|node| node.port() != before.port());
+            let mut views = others.filter_map(try_view);
+            views.all(|view| view.iter().any(|one| one.has(slot) && one.port != before.port()))
+        });
+        let others = self.nodes.iter().filter(|node| node.port() != before.port());
+        let owner = others.filter_map(try_view).flatten().find(|one| one.has(slot));
+        self.node(owner.expect("waited for above").port)
+    }
+
+    /// Begins to move `slot` to `to`: from now on its keys may be on either node.
+    ///
+    /// # Panics
+    ///
+    /// If a node will not.
+    pub fn begin_move(&self, slot: u16, to: &RedisServer) {
+        let (from, slot) = (self.owner(slot), slot.to_string());
+        let set = |node: &RedisServer, how: &str, other: &RedisServer| {
+            ok(node.client().command(&["CLUSTER", "SETSLOT", &slot, how, &id(other)]));
+        };
+        set(to, "IMPORTING", from);
+        set(from, "MIGRATING", to);
+    }
+
+    /// Moves all keys of `slot` that its owner has to `to`. How many that were.
+    ///
+    /// # Panics
+    ///
+    /// If a node will not.
+    pub fn move_keys(&self, slot: u16, to: &RedisServer) -> usize {
+        let mut from = self.owner(slot).client();
+        let words = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"];
+        let Reply::Many(keys) = from.command(&words) else { panic!("no keys in a slot") };
+        let port = to.port().to_string();
+        for key in &keys {
+            let Reply::Text(key) = key else { panic!("{key:?}") };
+            let moved = from.command(&["MIGRATE", "127.0.0.1", &port, key, "0", MOVE_TIMEOUT]);
+            assert!(matches!(moved, Reply::Text(_)), "{key}: {moved:?}");
+        }
+        keys.len()
+    }
+
+    /// Gives `slot` to `to`, once its keys are there.
+    ///
+    /// # Panics
+    ///
+    /// If a node will not.
+    pub fn end_move(&self, slot: u16, to: &RedisServer) {
+        let (from, id) = (self.owner(slot), id(to));
+        for node in [to, from] {
+            ok(node.client().command(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id]));
+        }
+    }
+
+    /// Moves `slot` with all its keys to `to`.
+    ///
+    /// # Panics
+    ///
+    /// If a node will not.
+    pub fn move_slot(&self, slot: u16, to: &RedisServer) {
+        self.begin_move(slot, to);
+        // Some may come while others are moved.
+        while self.move_keys(slot, to) > 0 {}
+        self.end_move(slot, to);
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        let mut seen = None;
+        eventually_blocking("a node to answer", || {
+            seen = self.nodes.iter().find_map(try_view);
+            seen.is_some()
+        });
+        seen.unwrap_or_default()
+    }
+}
+
+fn start_node() -> RedisServer {
+    let bus = free_port().to_string();
+    RedisServer::start_with(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus,
+        "--cluster-node-timeout",
+        NODE_TIMEOUT,
+        // A replica that was cut off for long still takes over.
+        "--cluster-replica-validity-factor",
+        "0",
+        // The others go on when one is dead; a test that wants the opposite says so.
+        "--cluster-require-full-coverage",
+        "no",
+        "--cluster-allow-replica-migration",
+        "no",
+        // Else a replica waits five seconds for others to come.
+        "--repl-diskless-sync-delay",
+        "0",
+    ])
+}
+
+fn bus_port(node: &RedisServer) -> String {
+    match node.client().command(&["CONFIG", "GET", "cluster-port"]) {
+        Reply::Many(pair) => match pair.as_slice() {
+            [_, Reply::Text(port)] => port.clone(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The name by which the others know a node.
+fn id(node: &RedisServer) -> String {
+    let mut id = None;
+    eventually_blocking("a node to say its name", || {
+        id = try_ask(node, &["CLUSTER", "MYID"]);
+        id.is_some()
+    });
+    match id {
+        Some(Reply::Text(id)) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One line of what a node knows.
+struct Seen {
+    id: String,
+    port: u16,
+    flags: String,
+    master: String,
+    connected: bool,
+    slots: Vec<(u16, u16)>,
+}
+
+impl Seen {
+    /// `id ip:port@bus[,host] flags master ping pong epoch link slot slot…`
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let (id, address) = (words.next()?.into(), words.next()?);
+        let port = address.split('@').next()?.rsplit(':').next()?.parse().ok()?;
+        let (flags, master) = (words.next()?.into(), words.next()?.into());
+        let connected = words.nth(3)? == "connected";
+        let range = |word: &str| match word.split_once('-') {
+            Some((first, last)) => Some((first.parse().ok()?, last.parse().ok()?)),
+            None => word.parse().ok().map(|slot| (slot, slot)),
+        };
+        let slots = words.filter(|word| !word.starts_with('[')).filter_map(range).collect();
+        Some(Seen { id, port, flags, master, connected, slots })
+    }
+
+    fn has(&self, slot: u16) -> bool {
+        self.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+    }
+
+    /// Whether it is connected, and in good health as far as is known.
+    fn is_met(&self) -> bool {
+        self.connected
+            && !["fail", "handshake", "noaddr"].iter().any(|flag| self.flags.contains(flag))
+    }
+
+    /// What all nodes have to agree on.
+    fn ownership(self) -> (String, String, Vec<(u16, u16)>) {
+        (self.id, self.master, self.slots)
+    }
+}
+
+fn view(node: &RedisServer) -> Vec<Seen> {
+    try_view(node).unwrap_or_default()
+}
+
+fn try_view(node: &RedisServer) -> Option<Vec<Seen>> {
+    match try_ask(node, &["CLUSTER", "NODES"])? {
+        Reply::Text(text) => Some(text.lines().filter_map(Seen::parse).collect()),
+        _ => None,
+    }
+}
+
+/// Asks a node that may be down or stand still.
+fn try_ask(node: &RedisServer, words: &[&str]) -> Option<Reply> {
+    node.try_client().and_then(RedisClient::soon).ok()?.try_command(words).ok()
+}
+
+fn info(node: &RedisServer, words: &[&str]) -> String {
+    match try_ask(node, words) {
+        Some(Reply::Text(text)) => text,
+        _ => String::new(),
+    }
+}
+
+fn is_master(node: &RedisServer) -> bool {
+    info(node, &["INFO", "replication"]).contains("role:master")
+}
+
+fn is_well(node: &RedisServer) -> bool {
+    info(node, &["CLUSTER", "INFO"]).contains("cluster_state:ok")
+}
+
+fn follows(node: &RedisServer) -> bool {
+    let info = info(node, &["INFO", "replication"]);
+    info.contains("role:master") || info.contains("master_link_status:up")
+}
+
+#[track_caller]
+fn ok(reply: Reply) {
+    assert_eq!(reply, Reply::Text("OK".into()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster is whole when it has started, and its keys survive a failover and the move of their slot.
+    #[test]
+    fn a_failover_and_a_move() {
+        let cluster = RedisCluster::start();
+        let slot = cluster.slot_of("a");
+        let before = cluster.owner(slot);
+        before.client().command(&["SET", "a", "1"]);
+        let after = cluster.fail_over(before);
+        assert_ne!(after.port(), before.port());
+        assert_eq!(cluster.owner(slot).port(), after.port());
+        assert_eq!(after.client().text(&["GET", "a"]).as_deref(), Some("1"));
+        let other = cluster.masters().into_iter().find(|node| node.port() != after.port());
+        let other = other.expect("three masters");
+        cluster.move_slot(slot, other);
+        assert_eq!(other.client().text(&["GET", "a"]).as_deref(), Some("1"));
+        let moved = after.client().command(&["GET", "a"]);
+        assert!(matches!(moved, Reply::Error(error) if error.starts_with("MOVED")));
+    }
+}
