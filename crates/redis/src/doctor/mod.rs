@@ -39,6 +39,7 @@ impl Redis {
         let mut findings = match target.route() {
             Route::Fixed(address) => exam.server(address, Standing::Alone).await.findings,
             Route::Sentinel(sentinels) => exam.sentinels(sentinels).await,
+            Route::Node(spot) => exam.server(spot.address(), Standing::Watched).await.findings,
         };
         if is_usable(&findings) {
             findings.push(trial(self, ttl).await);

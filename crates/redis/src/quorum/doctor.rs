@@ -70,8 +70,8 @@ async fn visit(node: Arc<Node>, ttl: Duration) -> Voter {
     let exam = Exam { target, keys, clock, ttl };
     let seen = match target.route() {
         Route::Fixed(address) => exam.server(address, standing).await,
-        // No URL of a quorum names Sentinels.
-        Route::Sentinel(_) => Seen { findings: Vec::new(), facts: None },
+        // No URL of a quorum names Sentinels or a cluster.
+        Route::Sentinel(_) | Route::Node(_) => Seen { findings: Vec::new(), facts: None },
     };
     Voter { name, seen, quarantine }
 }
