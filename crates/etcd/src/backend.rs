@@ -102,11 +102,12 @@ impl Etcd {
         Builder::new(url)
     }
 
-    pub(crate) fn new(cluster: Cluster, prefix: &str) -> Self {
+    /// A client of `cluster`, with a number that no other has.
+    pub(crate) fn new(cluster: Cluster, prefix: &str, number: u64) -> Self {
         let address = format!("{cluster:?}");
         let cluster = Arc::new(cluster);
         let shared = Shared {
-            keys: Keys::new(prefix),
+            keys: Keys::new(prefix, number),
             author: Author::new(),
             clock: cluster.clock().clone(),
             calls: Link::new(cluster.clone()),

@@ -183,7 +183,10 @@ impl Builder {
     /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
     pub fn connect_later(self) -> Result<Etcd, Error> {
         self.validate()?;
-        Ok(Etcd::new(self.cluster()?, &self.prefix))
+        let number = getrandom::u64().map_err(|error| {
+            Error::invalid(format!("the system gives no random numbers: {error}"))
+        })?;
+        Ok(Etcd::new(self.cluster()?, &self.prefix, number))
     }
 
     pub(crate) fn cluster(&self) -> Result<Cluster, Error> {

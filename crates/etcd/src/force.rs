@@ -53,10 +53,8 @@ impl Shared {
     /// The key of whoever holds the lock, if that is under the token that was seen.
     async fn held_under(&self, key: &Key, seen: Token) -> Result<Option<KeyValue>, Trouble> {
         let first = self.first(&self.keys.queue(key)).await?;
-        let is_it = |kv: &KeyValue| {
-            let token = self.keys.parse(&kv.key).and_then(|place| place.token);
-            token == Some(seen) && !value::is_closed(&kv.value)
-        };
+        let is_it =
+            |kv: &KeyValue| value::token(&kv.value) == Some(seen) && !value::is_closed(&kv.value);
         Ok(first.filter(is_it))
     }
 

@@ -283,7 +283,7 @@ impl Shared {
         let oldest = RangeRequest::under(queue).oldest_first().limit(1);
         let RangeResponse { kvs, .. } = self.calls.call(oldest).await?;
         let ours = |kv: &KeyValue| {
-            let token = self.keys.parse(&kv.key).and_then(|place| place.token);
+            let token = value::token(&kv.value);
             token == Some(claim.token()) && !value::is_closed(&kv.value) && kv.lease != 0
         };
         Ok(kvs.into_iter().find(ours))

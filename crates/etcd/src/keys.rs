@@ -2,13 +2,18 @@
 //!
 //! | key | what | lives |
 //! |---|---|---|
-//! | `tenure/lock/<name>/<lease>/<token>` | a claim on the lock `name`, which holds it or waits: see `value.rs` | with its lease |
+//! | `tenure/lock/<name>/<client>` | a claim on the lock `name`, which holds it or waits: see `value.rs` | with its lease |
 //! | `tenure/session/<lease>` | changed when a claim of that session is undone that may yet be made: see `session.rs` | with its lease |
 //! | `tenure/forced/<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
 //!
 //! In a name, `/` and `%` are written as `%2F` and `%25`, so that what starts one lock's keys starts no
 //! other's (`a` and `a/b`). The oldest key under `tenure/lock/<name>/` holds the lock; the others wait, in
 //! the order in which they were created.
+//!
+//! The claims of one client on one lock have the same key, one after the other; only one that comes while
+//! an earlier one is not yet gone has a key of its own (`<client>-<number>`). A server remembers every name
+//! that there ever was until its history is compacted, and goes through all of them whenever it looks at a
+//! queue: with a name for each claim, a lock would be the slower the more often it has been taken.
 
 use std::fmt;
 
@@ -30,19 +35,15 @@ pub(crate) struct Keys {
     locks: String,
     sessions: String,
     forced: String,
-}
-
-/// What the name of a claim's key says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) key: Key,
-    pub(crate) token: Option<Token>,
+    client: String,
 }
 
 impl Keys {
-    pub(crate) fn new(prefix: &str) -> Self {
+    /// Those of `client`, which no other has.
+    pub(crate) fn new(prefix: &str, client: u64) -> Self {
         let under = |name: &str| format!("{prefix}/{name}/");
-        Keys { locks: under(LOCK), sessions: under(SESSION), forced: under(FORCED) }
+        let (locks, sessions, forced) = (under(LOCK), under(SESSION), under(FORCED));
+        Keys { locks, sessions, forced, client: format!("{client:016x}") }
     }
 
     /// What all of them start with, `/` included.
@@ -60,13 +61,14 @@ impl Keys {
         format!("{}{}/", self.locks, utf8_percent_encode(key.as_str(), ESCAPED)).into()
     }
 
-    /// A claim's own key in `queue`.
-    pub(crate) fn claim(&self, queue: &Bytes, lease: i64, token: Token) -> Bytes {
-        let mut name = Vec::with_capacity(queue.len() + 49);
-        name.extend_from_slice(queue);
-        name.extend_from_slice(format!("{lease:016x}/").as_bytes());
-        name.extend_from_slice(token.digits().as_bytes());
-        name.into()
+    /// The key of a claim of ours in `queue`.
+    pub(crate) fn claim(&self, queue: &[u8]) -> Bytes {
+        [queue, self.client.as_bytes()].concat().into()
+    }
+
+    /// The key of one that comes while another of ours is there.
+    pub(crate) fn another_claim(&self, queue: &[u8], number: u64) -> Bytes {
+        [queue, self.client.as_bytes(), format!("-{number}").as_bytes()].concat().into()
     }
 
     pub(crate) fn session(&self, lease: i64) -> Bytes {
@@ -88,13 +90,12 @@ impl Keys {
         Token::parse(std::str::from_utf8(raw).ok()?.strip_prefix(&self.forced)?)
     }
 
-    /// The lock that the key `raw` is about, and whose claim it is. `None` if it is none of ours.
-    pub(crate) fn parse(&self, raw: &[u8]) -> Option<Place> {
+    /// The lock that the key `raw` is a claim on. `None` if it is none.
+    pub(crate) fn parse(&self, raw: &[u8]) -> Option<Key> {
         let rest = std::str::from_utf8(raw).ok()?.strip_prefix(&self.locks)?;
-        let (name, rest) = rest.split_once('/')?;
+        let (name, _) = rest.split_once('/')?;
         let name = percent_decode_str(name).decode_utf8().ok()?;
-        let token = rest.split_once('/').and_then(|(_, token)| Token::parse(token));
-        Some(Place { key: Key::new(&name).ok()?, token })
+        Key::new(&name).ok()
     }
 }
 
@@ -115,14 +116,16 @@ mod tests {
     /// A20: the layout on the wire, and back from it.
     #[test]
     fn the_layout() {
-        let (keys, token) = (Keys::new("tenure"), Token::random().unwrap());
+        let (keys, token) = (Keys::new("tenure", 0xcd), Token::random().unwrap());
         let queue = keys.queue(&key("order:1"));
         assert_eq!(&queue[..], b"tenure/lock/order:1/");
-        let claim = keys.claim(&queue, 0xab, token);
-        let expected = format!("tenure/lock/order:1/00000000000000ab/{}", token.expose());
-        assert_eq!(&claim[..], expected.as_bytes());
-        let place = Place { key: key("order:1"), token: Some(token) };
-        assert_eq!(keys.parse(&claim), Some(place));
+        let (claim, another) = (keys.claim(&queue), keys.another_claim(&queue, 7));
+        assert_eq!(&claim[..], b"tenure/lock/order:1/00000000000000cd");
+        assert_eq!(&another[..], b"tenure/lock/order:1/00000000000000cd-7");
+        assert_eq!(
+            [claim, another].map(|name| keys.parse(&name)),
+            [(); 2].map(|()| Some(key("order:1")))
+        );
         assert_eq!(&keys.session(0xab)[..], b"tenure/session/00000000000000ab");
         assert_eq!(keys.parse_forced(&keys.forced(token)), Some(token));
     }
@@ -130,24 +133,24 @@ mod tests {
     /// What starts one lock's keys starts no other's, and every name comes back as it was.
     #[test]
     fn t58_names_are_kept_apart() {
-        let keys = Keys::new("tenure");
+        let keys = Keys::new("tenure", 1);
         let names = ["a", "a/b", "a%2Fb", "a%", "ü/🔒", "a/", "/", "{}", "a*"];
         for one in names {
             let queue = keys.queue(&key(one));
-            let claim = keys.claim(&queue, 1, Token::random().unwrap());
-            assert_eq!(keys.parse(&claim).unwrap().key.as_str(), one);
+            let claim = keys.claim(&queue);
+            assert_eq!(keys.parse(&claim).unwrap().as_str(), one);
             for other in names.into_iter().filter(|other| *other != one) {
                 assert!(!claim.starts_with(&keys.queue(&key(other))), "{one} {other}");
             }
         }
     }
 
-    /// What is none of ours has no lock; what is not of our form has no token.
+    /// What is none of ours has no lock; what somebody put there by hand has one.
     #[test]
     fn t60_other_keys() {
-        let keys = Keys::new("tenure");
+        let keys = Keys::new("tenure", 1);
         assert_eq!(keys.parse(b"tenure/session/1"), None);
-        assert_eq!(keys.parse(b"tenure/lock/\xff/1/2"), None);
-        assert_eq!(keys.parse(b"tenure/lock/k/by-hand").unwrap().token, None);
+        assert_eq!(keys.parse(b"tenure/lock/\xff/1"), None);
+        assert_eq!(keys.parse(b"tenure/lock/k/by-hand"), Some(key("k")));
     }
 }

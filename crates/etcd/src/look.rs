@@ -60,9 +60,9 @@ impl Shared {
             let page = self.calls.call(range.clone()).await?;
             let next = page.kvs.last().map(|last| after(&last.key));
             for claim in page.kvs {
-                let place = self.keys.parse(&claim.key);
-                if let Some(place) = place.filter(|place| query.matches(place.key.as_str())) {
-                    found.entry(place.key).or_default().push(claim);
+                let key = self.keys.parse(&claim.key);
+                if let Some(key) = key.filter(|key| query.matches(key.as_str())) {
+                    found.entry(key).or_default().push(claim);
                 }
             }
             match next {
@@ -97,7 +97,7 @@ impl Shared {
     fn holding(&self, first: &KeyValue, left: Option<Duration>) -> Holding {
         let holder = value::holder(&first.value, left);
         let fence = u64::try_from(first.create_revision).ok().map(Fence::from_server);
-        let token = self.keys.parse(&first.key).and_then(|place| place.token);
+        let token = value::token(&first.value);
         let shown = !holder.closing;
         Holding::new(holder, fence.filter(|_| shown), token.filter(|_| shown))
     }

@@ -178,7 +178,7 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(crate) key: Bytes,
-    #[prost(oneof = "Wanted", tags = "5, 6, 8")]
+    #[prost(oneof = "Wanted", tags = "5, 6, 7, 8")]
     pub(crate) wanted: Option<Wanted>,
     /// With this, for every key of the range.
     #[prost(bytes = "bytes", tag = "64")]
@@ -191,15 +191,18 @@ pub(crate) enum CompareTarget {
     Version = 0,
     Create = 1,
     Mod = 2,
+    Value = 3,
     Lease = 4,
 }
 
-#[derive(Clone, Copy, PartialEq, Oneof)]
+#[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Wanted {
     #[prost(int64, tag = "5")]
     Create(i64),
     #[prost(int64, tag = "6")]
     Mod(i64),
+    #[prost(bytes = "bytes", tag = "7")]
+    Value(Bytes),
     #[prost(int64, tag = "8")]
     Lease(i64),
 }
@@ -482,6 +485,11 @@ impl Compare {
 
     pub(crate) fn modified(key: Bytes, revision: i64) -> Self {
         Self::of(CompareTarget::Mod, key, Wanted::Mod(revision))
+    }
+
+    /// Not where there is no such key.
+    pub(crate) fn valued(key: Bytes, value: Bytes) -> Self {
+        Self::of(CompareTarget::Value, key, Wanted::Value(value))
     }
 
     pub(crate) fn leased(key: Bytes, lease: i64) -> Self {

@@ -16,34 +16,64 @@ use crate::proto::{Compare, KeyValue, Op, RangeRequest, RangeResponse, RequestOp
 use crate::session::{Lasts, Session};
 use crate::value::{self, Author};
 
-/// All seats of this process, by token.
+/// All seats of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Seats(Mutex<HashMap<Token, Arc<Seat>>>);
+pub(crate) struct Seats(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    by_token: HashMap<Token, Arc<Seat>>,
+    /// Whose key in a queue has the name that this client's keys have.
+    named: HashMap<Bytes, Token>,
+    /// How many names have been made besides.
+    others: u64,
+}
 
 impl Seats {
     pub(crate) fn get(&self, token: Token) -> Option<Arc<Seat>> {
-        self.all().get(&token).cloned()
+        self.all().by_token.get(&token).cloned()
     }
 
     pub(crate) fn add(&self, seat: Arc<Seat>) {
-        self.all().insert(seat.token, seat);
+        self.all().by_token.insert(seat.token, seat);
+    }
+
+    /// The name of the key that the claim `token` is to have in `queue`: the one that this client's keys
+    /// have there, unless that is in use.
+    fn name(&self, keys: &Keys, queue: &Bytes, token: Token) -> Bytes {
+        let mut all = self.all();
+        if *all.named.entry(queue.clone()).or_insert(token) == token {
+            return keys.claim(queue);
+        }
+        drop(all);
+        self.another_name(keys, queue)
+    }
+
+    /// A name that no key has ever had.
+    pub(crate) fn another_name(&self, keys: &Keys, queue: &Bytes) -> Bytes {
+        let mut all = self.all();
+        all.others += 1;
+        keys.another_claim(queue, all.others)
     }
 
     /// Nobody has to do with it any more.
     pub(crate) fn remove(&self, token: Token) {
-        let removed = self.all().remove(&token);
-        if let Some(seat) = removed {
-            seat.over.cancel();
+        let mut all = self.all();
+        let Some(seat) = all.by_token.remove(&token) else { return };
+        if all.named.get(&seat.queue) == Some(&token) {
+            all.named.remove(&seat.queue);
         }
+        drop(all);
+        seat.over.cancel();
     }
 
     /// Those that hold a lock on `session`.
     pub(crate) fn held_on(&self, session: &Session) -> Vec<Arc<Seat>> {
         let on = |seat: &&Arc<Seat>| seat.is_held() && seat.session().lease() == session.lease();
-        self.all().values().filter(on).cloned().collect()
+        self.all().by_token.values().filter(on).cloned().collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Token, Arc<Seat>>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,9 +140,15 @@ pub(crate) struct View {
 }
 
 impl Seat {
-    pub(crate) fn new(keys: &Keys, author: &Author, claim: &Claim, session: Arc<Session>) -> Self {
+    pub(crate) fn new(
+        seats: &Seats,
+        keys: &Keys,
+        author: &Author,
+        claim: &Claim,
+        session: Arc<Session>,
+    ) -> Self {
         let queue = keys.queue(claim.key());
-        let name = keys.claim(&queue, session.lease(), claim.token());
+        let name = seats.name(keys, &queue, claim.token());
         let value = author.write(claim, UnixMillis::now());
         Self::of(keys, claim, session, queue, name, value)
     }
@@ -196,6 +232,16 @@ impl Seat {
         Sending { seat: self, before: std::mem::replace(&mut state.stray, true) }
     }
 
+    /// Its key is to be called so from now on.
+    pub(crate) fn rename(&self, name: Bytes) {
+        self.state().name = name;
+    }
+
+    /// Whether a key of its name is its own, by what it says.
+    pub(crate) fn owns(&self, found: &KeyValue) -> bool {
+        value::token(&found.value) == Some(self.token)
+    }
+
     /// Its key is there: when it was created, and last written.
     pub(crate) fn found(&self, created: i64, written: i64) {
         let mut state = self.state();
@@ -276,7 +322,7 @@ impl Seat {
     fn stand(&self, now: &Now) -> TxnRequest {
         let absent = Compare::created(now.name.clone(), 0);
         let last_two = RangeRequest::under(self.queue.clone()).newest_first().limit(2).keys_only();
-        let mine = RangeRequest::one(now.name.clone()).keys_only();
+        let mine = RangeRequest::one(now.name.clone());
         TxnRequest {
             compare: vec![absent, now.unguarded()],
             success: vec![self.put(now), self.read_first(), Op::range(last_two)],
@@ -320,11 +366,21 @@ impl Seat {
         ask
     }
 
-    /// Deletes the key, whether it is there or not, and shuts out what would still create it.
+    /// Deletes the key if it is this claim's, whenever it was created, and shuts out what would still
+    /// create it. What it says tells whose it is: a later claim may have the same name when this is carried
+    /// out. One that somebody has written over is told by its revision, where that is known.
     pub(crate) fn undo(&self, now: &Now) -> TxnRequest {
-        let mut success = vec![Op::delete(now.name.clone())];
+        let delete = || Op::delete(now.name.clone());
+        let written_over = TxnRequest {
+            compare: vec![Compare::created(now.name.clone(), now.created)],
+            success: vec![delete()],
+            failure: vec![],
+        };
+        let (mut success, mut failure) = (vec![delete()], vec![Op::Txn(written_over).into()]);
         success.extend(now.shut_out_strays());
-        TxnRequest { success, ..Default::default() }
+        failure.extend(now.shut_out_strays());
+        let compare = vec![Compare::valued(now.name.clone(), self.value.clone())];
+        TxnRequest { compare, success, failure }
     }
 
     /// Does it if the key is the one that we created, and hangs on our session.
@@ -377,9 +433,10 @@ impl Sending<'_> {
     }
 }
 
-/// Who is right before the claim with the key `name`, as the server showed it: the claim itself first,
-/// if it is still there.
-pub(crate) fn before(name: &Bytes, found: &RangeResponse) -> Option<Option<Bytes>> {
+/// Who is right before the claim with the key `name` that was created at `created`, as the server showed
+/// it: the claim itself first, if it is still there.
+pub(crate) fn before(name: &Bytes, created: i64, found: &RangeResponse) -> Option<Option<Bytes>> {
     let mine = found.kvs.first()?;
-    (mine.key == *name).then(|| found.kvs.get(1).map(|kv| kv.key.clone()))
+    let is_mine = mine.key == *name && mine.create_revision == created;
+    is_mine.then(|| found.kvs.get(1).map(|kv| kv.key.clone()))
 }

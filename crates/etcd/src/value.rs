@@ -1,10 +1,11 @@
 //! The value of a claim's key: who holds the lock or waits for it, in words that a person can read.
 //!
 //! ```text
-//! t1:held:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>
+//! t1:held:<token>:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>
 //! ```
 //!
-//! `t1` is the version of the format; `since` the wall clock of whoever asked, in milliseconds, when it
+//! `t1` is the version of the format; `token` says whose claim it is, since the claims of a process have
+//! the same key one after the other; `since` is the wall clock of whoever asked, in milliseconds, when it
 //! asked. The rest is for people: percent-encoded, and missing from the end on where there is nothing
 //! to say. `closed` instead of `held` says that the lock was released and is kept closed for a while.
 //! A value of any other form is *foreign*: its key counts as a claim like any other.
@@ -14,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use tenure_core::time::UnixMillis;
-use tenure_core::{Claim, Client, Holder};
+use tenure_core::{Claim, Client, Holder, Token};
 
 /// What would end a field, or could not be told from an escape.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b':').add(b'%');
@@ -35,8 +36,10 @@ impl Author {
 
     /// What the key of `claim` is to hold.
     pub(crate) fn write(&self, claim: &Claim, since: UnixMillis) -> Bytes {
-        let mut text = String::with_capacity(self.0.len() + 32);
+        let mut text = String::with_capacity(self.0.len() + 64);
         text.push_str(HELD);
+        text.push_str(&claim.token().digits());
+        text.push(':');
         text.push_str(&since.0.to_string());
         text.push(':');
         text.push_str(&self.0);
@@ -79,10 +82,23 @@ pub(crate) fn holder(value: &[u8], left: Option<Duration>) -> Holder {
     holder
 }
 
+/// Whose claim it is.
+pub(crate) fn token(value: &[u8]) -> Option<Token> {
+    let (token, _) = body(std::str::from_utf8(value).ok()?)?;
+    token
+}
+
+/// The token, and what comes after it.
+fn body(text: &str) -> Option<(Option<Token>, &str)> {
+    let body = text.strip_prefix(HELD).or_else(|| text.strip_prefix(CLOSED))?;
+    let (token, rest) = body.split_once(':').unwrap_or((body, ""));
+    Some((Token::parse(token), rest))
+}
+
 fn parse(text: &str) -> Option<Holder> {
     let closing = text.starts_with(CLOSED);
-    let body = text.strip_prefix(HELD).or_else(|| text.strip_prefix(CLOSED))?;
-    let fields: Vec<&str> = body.split(':').collect();
+    let (_, rest) = body(text)?;
+    let fields: Vec<&str> = rest.split(':').collect();
     // A note that is cut short or unreadable costs the words, not the lock.
     let field = |index: usize| fields.get(index).and_then(|field| unescape(field));
     let mut holder = Holder::unknown();
@@ -111,10 +127,12 @@ mod tests {
 
     use super::*;
 
+    const TOKEN: &str = "00112233445566778899aabbccddeeff";
+
     fn written(label: Option<&str>, reason: Option<&str>) -> Bytes {
         let terms = Terms::new(Duration::from_secs(30));
         let terms = terms.label(label.map(Arc::from)).reason(reason.map(Arc::from));
-        let claim = Claim::new(Key::new("k").unwrap(), Token::random().unwrap(), terms);
+        let claim = Claim::new(Key::new("k").unwrap(), Token::parse(TOKEN).unwrap(), terms);
         Author::new().write(&claim, UnixMillis(1_800_000_000_000))
     }
 
@@ -126,6 +144,7 @@ mod tests {
         for (label, reason) in words {
             let value = written(label, reason);
             for (value, closing) in [(value.clone(), false), (closed(&value), true)] {
+                assert_eq!(token(&value), Token::parse(TOKEN));
                 let holder = holder(&value, Some(Duration::from_secs(3)));
                 assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
                 assert_eq!((holder.label.as_deref(), holder.reason.as_deref()), (label, reason));
@@ -141,8 +160,10 @@ mod tests {
     fn t60_other_values_are_foreign() {
         for raw in ["", "x", "t1", "t2:held:1:h:1:u:p"] {
             assert_eq!(holder(raw.as_bytes(), None), Holder::unknown(), "{raw}");
+            assert_eq!(token(raw.as_bytes()), None, "{raw}");
         }
         assert_eq!(holder(b"t1:held:\xff", None), Holder::unknown());
-        assert_eq!(holder(b"t1:held:1", None).since, Some(UnixMillis(1)));
+        assert_eq!(holder(b"t1:held:x:1", None).since, Some(UnixMillis(1)));
+        assert_eq!(token(b"t1:held:x:1"), None);
     }
 }

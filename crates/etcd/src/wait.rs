@@ -91,7 +91,9 @@ impl Shared {
             let first = first.and_then(|first| first.kvs.into_iter().next());
             let (created, written) = match first {
                 _ if done => (revision, revision),
-                Some(first) if first.key == now.name => (first.create_revision, first.mod_revision),
+                Some(first) if first.key == now.name && seat.owns(&first) => {
+                    (first.create_revision, first.mod_revision)
+                }
                 Some(first) => {
                     self.give_way(&seat);
                     return Ok(Attempt::Held(Box::new(self.busy(&first).await?)));
@@ -191,7 +193,7 @@ impl Shared {
             let now = seat.now();
             let lasts = now.session.lasts(self.clock.now());
             let answer = self.send(seat, seat.enter(&now)).await?;
-            match Entered::read(&now, answer, lasts) {
+            match Entered::read(seat, &now, answer, lasts) {
                 Entered::Now(view) => {
                     seat.found(view.created, view.created);
                     return Ok(view);
@@ -202,10 +204,23 @@ impl Shared {
                         return Ok(view);
                     }
                 }
+                Entered::Taken => self.see_name_taken(seat, &now).await?,
                 Entered::Void(guard) => self.see_guard(&now.session, guard).await?,
             }
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
+    }
+
+    /// Another claim's key has our name: we need another, unless a request of ours may yet create a key of
+    /// this one. That is shut out first, and what it did meanwhile is then seen.
+    async fn see_name_taken(&self, seat: &Seat, now: &Now) -> Result<(), Stop> {
+        if now.stray {
+            self.renew_guard(&now.session).await?;
+            seat.no_strays();
+        } else {
+            seat.rename(self.seats.another_name(&self.keys, &seat.queue));
+        }
+        Ok(())
     }
 
     /// Who is right before us; `None` if our key is not there any more.
@@ -215,7 +230,7 @@ impl Shared {
         let found = self.calls.call(seat.look(now.created)).await?;
         let header = found.header.unwrap_or_default();
         let (revision, term) = (header.revision, header.raft_term);
-        let view = seat::before(&now.name, &found).map(|before| {
+        let view = seat::before(&now.name, now.created, &found).map(|before| {
             let (created, count) = (now.created, found.count);
             View { created, revision, term, before, count, first: None, lasts }
         });
@@ -269,7 +284,8 @@ impl Shared {
             }
         }
         let session = self.session_for(claim).await?;
-        let seat = Arc::new(Seat::new(&self.keys, &self.author, claim, session));
+        let seat = Seat::new(&self.seats, &self.keys, &self.author, claim, session);
+        let seat = Arc::new(seat);
         self.seats.add(seat.clone());
         Ok(seat)
     }
@@ -433,12 +449,14 @@ enum Entered {
     Now(View),
     /// It was made before.
     Before(KeyValue),
+    /// Another claim's key has the name: an earlier one of ours that is kept closed, or not undone yet.
+    Taken,
     /// The session's own key is not as we knew it, but as it was found.
     Void(Option<RangeResponse>),
 }
 
 impl Entered {
-    fn read(now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
+    fn read(seat: &Seat, now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
         let (revision, term) = (answer.revision(), answer.term());
         let view =
             View { created: revision, revision, term, before: None, count: 1, first: None, lasts };
@@ -450,14 +468,15 @@ impl Entered {
         let mut found = inner.ranges();
         let (first, second, third) = (found.next(), found.next(), found.next());
         // Only what shows our key says who is before it.
-        let before = second.as_ref().and_then(|last| seat::before(&now.name, last));
+        let before = second.as_ref().and_then(|last| seat::before(&now.name, revision, last));
         match (stands, before, third.and_then(|mine| mine.kvs.into_iter().next())) {
             (true, Some(before), _) => {
                 let first = first.and_then(|first| first.kvs.into_iter().next());
                 let count = second.map_or(1, |last| last.count);
                 Entered::Now(View { before, first, count, ..view })
             }
-            (false, _, Some(mine)) => Entered::Before(mine),
+            (false, _, Some(mine)) if seat.owns(&mine) => Entered::Before(mine),
+            (false, _, Some(_)) => Entered::Taken,
             _ => Entered::Void(second),
         }
     }

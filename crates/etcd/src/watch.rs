@@ -17,6 +17,7 @@ use crate::jitter::jittered;
 use crate::link::Watching;
 use crate::proto::{EventType, WatchCreateRequest, WatchResponse, end_of};
 use crate::trouble::Trouble;
+use crate::value;
 
 /// The pause after a failure to watch.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -102,14 +103,14 @@ impl Eyes {
 
     fn pass_on(&self, told: &WatchResponse) {
         for event in &told.events {
-            let place = event.kv.as_ref().and_then(|kv| self.shared.keys.parse(&kv.key));
-            let Some(place) = place else { continue };
-            if let (EventType::Delete, Some(prev), Some(token)) =
-                (event.r#type(), &event.prev_kv, place.token)
+            let key = event.kv.as_ref().and_then(|kv| self.shared.keys.parse(&kv.key));
+            let Some(key) = key else { continue };
+            if let (EventType::Delete, Some(prev)) = (event.r#type(), &event.prev_kv)
+                && let Some(token) = value::token(&prev.value)
             {
                 self.shared.departed.add(token, prev.lease);
             }
-            self.hinter.tell(Hint::Changed(place.key));
+            self.hinter.tell(Hint::Changed(key));
         }
     }
 

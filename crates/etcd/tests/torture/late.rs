@@ -248,3 +248,64 @@ async fn what_ends_is_deleted_under_a_living_session() {
     drop(a.lock("k").await.unwrap());
     claims_are(&server, "k", 0).await;
 }
+
+/// The claims of a process on one lock have one name, one after the other, so that the server's history
+/// of a lock does not grow with them; each has a fence and a token of its own.
+#[tokio::test]
+async fn a_name_is_used_again() {
+    let server = EtcdServer::start();
+    let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
+    let (mut names, mut fences) = (Vec::new(), Vec::new());
+    for ttl in [LONG, LONG, SHORT, LONG] {
+        let guard = a.lock("k").ttl(ttl).await.unwrap();
+        names.push(claims(&server, "k"));
+        fences.push(guard.fence());
+        guard.release().await.unwrap();
+    }
+    assert!(names.iter().all(|name| name.len() == 1 && *name == names[0]), "{names:?}");
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    let _guard = b.lock("k").await.unwrap();
+    assert_ne!(claims(&server, "k"), names[0], "another process has another");
+}
+
+/// t05: what undoes a claim and is held back by the network hits no later claim of the same name.
+#[tokio::test]
+async fn t05_a_late_undoing_hits_no_later_claim() {
+    let (server, proxy) = proxied();
+    let store = etcd(&through(&proxy)).await;
+    granted(&store, &claim("kept", LONG)).await;
+    let first = labelled("k", LONG, Some(MARK));
+    granted(&store, &first).await;
+    let name = claims(&server, "k");
+    let slow = Rule::on(Way::Requests, Deed::Delay(TIMEOUT * 4)).containing(MARK).once();
+    proxy.rule(slow);
+    assert_eq!(store.abandon(&first).await.unwrap_err().kind(), FaultKind::Unknown);
+    eventually("it to be abandoned", || async { store.abandon(&first).await.is_ok() }).await;
+    assert!(claims(&server, "k").is_empty(), "it was said to be undone");
+    let grant = granted(&store, &claim("k", LONG)).await;
+    assert_eq!(claims(&server, "k"), name, "the same name");
+    lapse(TIMEOUT * 4).await;
+    assert_eq!((proxy.struck(), claims(&server, "k")), (1, name));
+    let shown = server.ctl(&["get", "--prefix", "--write-out=fields", "tenure/lock/k/"]);
+    assert!(shown.contains(&format!("\"CreateRevision\" : {}\n", grant.fence)), "{shown}");
+}
+
+/// A lock that a process keeps closed is waited for by itself as by anybody else, though its key has the
+/// name that the next claim would have had.
+#[tokio::test]
+async fn a_name_that_is_kept_closed() {
+    let server = EtcdServer::start();
+    let a = locker(&server.url()).await;
+    let guard = a.lock("k").at_least(SHORT).await.unwrap();
+    let (fence, name) = (guard.fence(), claims(&server, "k"));
+    guard.release().await.unwrap();
+    assert!(a.try_lock("k").await.unwrap().is_none(), "it is closed");
+    let waiting = tokio::spawn(a.lock("k").into_future());
+    claims_are(&server, "k", 2).await;
+    let next = within("its turn", waiting).await.unwrap().unwrap();
+    assert!(next.is_held() && next.fence() > fence);
+    assert_ne!(claims(&server, "k"), name);
+    next.release().await.unwrap();
+    let again = a.lock("k").await.unwrap();
+    assert_eq!((claims(&server, "k"), again.is_held()), (name, true));
+}

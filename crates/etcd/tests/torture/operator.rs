@@ -52,8 +52,9 @@ async fn a_key_put_back_by_hand() {
     let a = of_ttl(&server.url(), SHORT).await;
     let guard = a.lock("k").await.unwrap();
     let claim = claims(&server, "k")[0].clone();
+    let lease = lease_of(&server, &claim);
     server.delete(&claim);
-    server.ctl(&["put", &claim, "by hand", "--lease", lease_of(&claim)]);
+    server.ctl(&["put", &claim, "by hand", "--lease", &lease]);
     within("the loss", guard.lost()).await;
     assert!(!guard.is_held());
 }

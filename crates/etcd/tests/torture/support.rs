@@ -107,8 +107,10 @@ pub(crate) async fn claims_are(server: &EtcdServer, key: &str, count: usize) {
 }
 
 /// The lease of a claim, as `etcdctl` calls it.
-pub(crate) fn lease_of(claim: &str) -> &str {
-    claim.rsplit('/').nth(1).expect("`tenure/lock/<name>/<lease>/<token>`")
+pub(crate) fn lease_of(server: &EtcdServer, claim: &str) -> String {
+    let said = server.ctl(&["get", "--write-out=fields", claim]);
+    let lease = said.lines().find_map(|line| line.strip_prefix("\"Lease\" : "));
+    format!("{:x}", lease.expect("a lease").parse::<i64>().expect("a number"))
 }
 
 /// Not both at once.

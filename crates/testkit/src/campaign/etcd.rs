@@ -9,10 +9,11 @@ use crate::servers::EtcdCluster;
 use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
 use crate::wait::pass;
 
-/// What claims are called at the server: `tenure/lock/<name>/<lease>/<token>`.
+/// What claims are called at the server: `tenure/lock/<name>/<client>`.
 const LOCK: &str = "tenure/lock/";
-/// What of a claim's value stands before the label: version, state, since, host, pid, user, program.
-const BEFORE_LABEL: usize = 7;
+/// What of a claim's value stands before the label: version, state, token, since, host, pid, user,
+/// program.
+const BEFORE_LABEL: usize = 8;
 /// How many members there are.
 const SIZE: usize = 3;
 /// The first versions that are not known to end leases which are kept alive, when a leader goes on
