@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::builder::Builder;
 use crate::keys::Keys;
 use crate::link::{Cluster, Link};
-use crate::seat::{Seat, Seats};
+use crate::seat::{Seat, Seats, Wanted};
 use crate::sessions::{Owed, Sessions};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
@@ -76,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) renewals: Link,
     pub(crate) sessions: Sessions,
     pub(crate) seats: Seats,
+    pub(crate) wanted: Wanted,
     pub(crate) departed: Departed,
     /// Claims behind which tasks of this process wait.
     pub(crate) heeding: broadcast::Sender<Arc<Seat>>,
@@ -114,6 +115,7 @@ impl Etcd {
             renewals: Link::new(cluster.clone()),
             sessions: Sessions::new(TTL_DEFAULT),
             seats: Seats::default(),
+            wanted: Wanted::default(),
             departed: Departed::default(),
             heeding: broadcast::Sender::new(NOTICES_KEPT),
             closed: CancellationToken::new(),

@@ -99,7 +99,7 @@ impl Shared {
     async fn release_once(&self, seat: &Seat, ours: bool, then: Then) -> Result<Given, Trouble> {
         let now = seat.now();
         match then {
-            Then::Free => self.give(seat, &now, ours, seat.give_back(&self.keys, &now)).await,
+            Then::Free => self.give(seat, &now, ours, seat.give_back(&now)).await,
             Then::Closed(rest) => Box::pin(self.close_for(seat, &now, ours, rest)).await,
         }
     }
@@ -113,7 +113,7 @@ impl Shared {
     ) -> Result<Given, Trouble> {
         let ttl = whole_seconds(rest).max(LEASE_MIN);
         let lease = self.calls.call(LeaseGrantRequest { ttl }).await?.id;
-        let answer = self.give(seat, now, ours, seat.close(&self.keys, now, lease)).await;
+        let answer = self.give(seat, now, ours, seat.close(now, lease)).await;
         // What may yet be closed by it must stay so.
         if matches!(answer, Ok(Given::Elsewhere | Given::Not)) {
             self.owe(Debt::Revoke(lease, seconds(ttl)));
@@ -141,6 +141,17 @@ impl Shared {
             self.shut_out(seat, now, answer.revision());
             return Ok(Given::Back);
         }
+        Box::pin(self.not_given(seat, now, asked_before)).await
+    }
+
+    /// Why the lock could not be given back.
+    async fn not_given(
+        &self,
+        seat: &Seat,
+        now: &Now,
+        asked_before: Option<bool>,
+    ) -> Result<Given, Trouble> {
+        let answer = self.calls.call(seat.what_became(&self.keys, now)).await?;
         let mut found = answer.ranges().map(|found| found.kvs.into_iter().next());
         let (mine, forced) = (found.next().flatten(), found.next().flatten());
         let here = |kv: &KeyValue| kv.create_revision == now.created && kv.lease != 0;
@@ -214,7 +225,7 @@ impl Shared {
         }
         let (session, now) = (self.own_session(ttl).await?, seat.now());
         seat.moving_to(session.clone());
-        let ask = seat.move_to(&self.keys, &now, session.lease());
+        let ask = seat.move_to(&now, session.lease());
         let answer = self.calls.call(ask).await?;
         if !answer.succeeded {
             seat.stays(now.written).inspect(|session| self.let_end(session));
@@ -232,7 +243,7 @@ impl Shared {
             return Ok(true);
         }
         let now = seat.now();
-        let stay = seat.move_to(&self.keys, &now, now.session.lease());
+        let stay = seat.move_to(&now, now.session.lease());
         let answer = self.calls.call(stay).await?;
         if answer.succeeded {
             seat.stays(answer.revision()).inspect(|session| self.let_end(session));

@@ -536,14 +536,6 @@ impl TxnResponse {
         self.header.map_or(0, |header| header.raft_term)
     }
 
-    /// The transaction within the branch that was taken, if there was one.
-    pub(crate) fn inner(self) -> Option<TxnResponse> {
-        self.responses.into_iter().find_map(|done| match done.response {
-            Some(Done::Txn(inner)) => Some(inner),
-            _ => None,
-        })
-    }
-
     /// What the ranges of the branch that was taken found, in their order.
     pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
         self.responses.into_iter().filter_map(|done| match done.response {

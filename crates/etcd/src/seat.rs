@@ -4,6 +4,8 @@
 //! between them. No request is sent here.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -27,6 +29,40 @@ struct All {
     named: HashMap<Bytes, Token>,
     /// How many names have been made besides.
     others: u64,
+}
+
+/// How many marks there are: locks that share one cost each other a request at times.
+const MARKS: usize = 1024;
+
+/// Which locks were wanted by others when last seen. A mark may stand for several locks: it only says
+/// which request is likely to be enough.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    marks: Box<[AtomicBool]>,
+    hasher: RandomState,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        let marks = (0..MARKS).map(|_| AtomicBool::new(false)).collect();
+        Wanted { marks, hasher: RandomState::new() }
+    }
+}
+
+impl Wanted {
+    /// Whether others wanted the lock with this queue.
+    pub(crate) fn by_others(&self, queue: &Bytes) -> bool {
+        self.mark(queue).load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn seen(&self, queue: &Bytes, by_others: bool) {
+        self.mark(queue).store(by_others, Ordering::Relaxed);
+    }
+
+    fn mark(&self, queue: &Bytes) -> &AtomicBool {
+        let place = self.hasher.hash_one(queue) % MARKS as u64;
+        &self.marks[place as usize]
+    }
 }
 
 impl Seats {
@@ -308,18 +344,15 @@ impl Seat {
         }
     }
 
-    /// Takes a lock that nobody has or wants; stands in the queue of any other. One transaction within
-    /// another, so that the usual case costs the server no look at the queue.
-    pub(crate) fn enter(&self, now: &Now) -> TxnRequest {
+    /// Takes a lock that nobody has or wants, and does nothing else: what costs the server least.
+    pub(crate) fn take(&self, now: &Now) -> TxnRequest {
         let free = Compare::none_under(self.queue.clone());
-        TxnRequest {
-            compare: vec![free, now.unguarded()],
-            success: vec![self.put(now)],
-            failure: vec![Op::Txn(self.stand(now)).into()],
-        }
+        let (compare, success) = (vec![free, now.unguarded()], vec![self.put(now)]);
+        TxnRequest { compare, success, failure: vec![] }
     }
 
-    fn stand(&self, now: &Now) -> TxnRequest {
+    /// Stands in the queue, free or not.
+    pub(crate) fn stand(&self, now: &Now) -> TxnRequest {
         let absent = Compare::created(now.name.clone(), 0);
         let last_two = RangeRequest::under(self.queue.clone()).newest_first().limit(2).keys_only();
         let mine = RangeRequest::one(now.name.clone());
@@ -342,28 +375,41 @@ impl Seat {
         Op::range(queue.oldest_first().limit(1).keys_only())
     }
 
-    /// Gives the lock back.
-    pub(crate) fn give_back(&self, keys: &Keys, now: &Now) -> TxnRequest {
+    /// Gives the lock back. Which session the key hangs on is asked for only where that is in doubt: the
+    /// other one has to be ended as well.
+    pub(crate) fn give_back(&self, now: &Now) -> TxnRequest {
         let mut success = vec![Op::delete(now.name.clone())];
         success.extend(now.shut_out_strays());
-        self.if_ours(keys, now, success)
+        let mut compare = vec![now.ours()];
+        compare.extend(self.may_have_moved().then(|| now.here()));
+        TxnRequest { compare, success, failure: vec![] }
     }
 
     /// Gives the lock back, and keeps it closed for as long as `lease` lasts.
-    pub(crate) fn close(&self, keys: &Keys, now: &Now, lease: i64) -> TxnRequest {
+    pub(crate) fn close(&self, now: &Now, lease: i64) -> TxnRequest {
         let closed = Op::put(now.name.clone(), value::closed(&self.value), lease);
         let mut success = vec![closed];
         success.extend(now.shut_out_strays());
-        self.if_ours(keys, now, success)
+        TxnRequest { compare: vec![now.ours(), now.here()], success, failure: vec![] }
+    }
+
+    /// Looks at what became of the key, and whether somebody has left a word about it.
+    pub(crate) fn what_became(&self, keys: &Keys, now: &Now) -> TxnRequest {
+        let mine = Op::range(RangeRequest::one(now.name.clone()));
+        let forced = Op::range(RangeRequest::one(keys.forced(self.token)));
+        TxnRequest { success: vec![mine, forced], ..Default::default() }
     }
 
     /// Hangs the key on `lease`, if nobody has written it since we did. Its place in the queue and its
     /// fence stay. With the lease that it has, it shuts out every such request that was sent before.
-    pub(crate) fn move_to(&self, keys: &Keys, now: &Now, lease: i64) -> TxnRequest {
+    pub(crate) fn move_to(&self, now: &Now, lease: i64) -> TxnRequest {
         let moved = Op::put(now.name.clone(), self.value.clone(), lease);
-        let mut ask = self.if_ours(keys, now, vec![moved]);
-        ask.compare.push(Compare::modified(now.name.clone(), now.written));
-        ask
+        let unwritten = Compare::modified(now.name.clone(), now.written);
+        TxnRequest {
+            compare: vec![now.ours(), now.here(), unwritten],
+            success: vec![moved],
+            failure: vec![Op::range(RangeRequest::one(now.name.clone()))],
+        }
     }
 
     /// Deletes the key if it is this claim's, whenever it was created, and shuts out what would still
@@ -383,15 +429,6 @@ impl Seat {
         TxnRequest { compare, success, failure }
     }
 
-    /// Does it if the key is the one that we created, and hangs on our session.
-    fn if_ours(&self, keys: &Keys, now: &Now, success: Vec<RequestOp>) -> TxnRequest {
-        let ours = Compare::created(now.name.clone(), now.created);
-        let here = Compare::leased(now.name.clone(), now.session.lease());
-        let mine = Op::range(RangeRequest::one(now.name.clone()));
-        let forced = Op::range(RangeRequest::one(keys.forced(self.token)));
-        TxnRequest { compare: vec![ours, here], success, failure: vec![mine, forced] }
-    }
-
     fn put(&self, now: &Now) -> RequestOp {
         Op::put(now.name.clone(), self.value.clone(), now.session.lease())
     }
@@ -402,6 +439,16 @@ impl Seat {
 }
 
 impl Now {
+    /// The key is the one that we created.
+    fn ours(&self) -> Compare {
+        Compare::created(self.name.clone(), self.created)
+    }
+
+    /// It hangs on our session.
+    fn here(&self) -> Compare {
+        Compare::leased(self.name.clone(), self.session.lease())
+    }
+
     /// No claim of the session has been undone since we last looked.
     fn unguarded(&self) -> Compare {
         Compare::modified(self.session_key.clone(), self.session.guard())

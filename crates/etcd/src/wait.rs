@@ -173,9 +173,12 @@ impl Shared {
                 continue;
             };
             // Boxed, as is all that is rare here: what is made for every lock is to be small.
-            Box::pin(self.wait_behind(claim, &seat, &before, &view)).await?;
+            let seen = Box::pin(self.wait_behind(claim, &seat, &before, &view)).await?;
             waited = true;
-            view = self.look_or_enter(&seat).await?;
+            view = match seen {
+                Some(seen) => seen,
+                None => self.look_or_enter(&seat).await?,
+            };
         }
     }
 
@@ -192,12 +195,18 @@ impl Shared {
         for _ in 0..VOID_MAX {
             let now = seat.now();
             let lasts = now.session.lasts(self.clock.now());
-            let answer = self.send(seat, seat.enter(&now)).await?;
-            match Entered::read(seat, &now, answer, lasts) {
+            // What is likely to be enough; the second does for any lock.
+            let entered = match self.wanted.by_others(&seat.queue) {
+                false => Entered::at_once(&self.send(seat, seat.take(&now)).await?, lasts),
+                true => Entered::read(seat, &now, self.send(seat, seat.stand(&now)).await?, lasts),
+            };
+            match entered {
                 Entered::Now(view) => {
+                    self.wanted.seen(&seat.queue, view.count > 1);
                     seat.found(view.created, view.created);
                     return Ok(view);
                 }
+                Entered::Not => self.wanted.seen(&seat.queue, true),
                 Entered::Before(mine) => {
                     seat.found(mine.create_revision, mine.mod_revision);
                     if let Some(view) = self.look(seat).await? {
@@ -325,14 +334,14 @@ impl Shared {
         Ok(Some(Grant::new(fence, lasts.as_term()).contended(view.count > 1)))
     }
 
-    /// Waits until the claim before us has gone, or may have.
+    /// Waits until the claim before us has gone, or may have; how things stand then, if that was looked at.
     async fn wait_behind(
         &self,
         claim: &Claim,
         seat: &Seat,
         before: &Bytes,
         view: &View,
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<View>, Stop> {
         let session = seat.session();
         if !session.is_kept() {
             session.keep(true);
@@ -351,9 +360,9 @@ impl Shared {
         };
         tokio::select! {
             gone = gone => gone,
-            () = closer => Ok(()),
+            () = closer => Ok(None),
             () = session.ended() => Err(Stop::Fault(session_expired(claim.key()))),
-            () = self.clock.sleep(jittered(LOOK_EVERY)) => Ok(()),
+            () = self.clock.sleep(jittered(LOOK_EVERY)) => Ok(None),
         }
     }
 
@@ -362,7 +371,13 @@ impl Shared {
     ///
     /// The watch starts at whatever revision the server is at: from an earlier one, the server would tell
     /// of it only a tenth of a second later. Where something happened in between, we look.
-    async fn gone(&self, claim: &Claim, seat: &Seat, key: &Bytes, view: &View) -> Result<(), Stop> {
+    async fn gone(
+        &self,
+        claim: &Claim,
+        seat: &Seat,
+        key: &Bytes,
+        view: &View,
+    ) -> Result<Option<View>, Stop> {
         let filters = vec![Filter::NoPut.into()];
         let create = WatchCreateRequest { key: key.clone(), filters, ..Default::default() };
         let mut watching = self.calls.watch(create).await?;
@@ -370,24 +385,23 @@ impl Shared {
             match watching.next().await {
                 Ok(told) if told.created => {
                     let begun = told.header.map_or(i64::MAX, |header| header.revision);
-                    if begun > view.revision && !self.is_still_before(seat, key).await? {
-                        return Ok(());
+                    if begun <= view.revision {
+                        continue;
+                    }
+                    let seen = self.look_or_enter(seat).await?;
+                    if seen.created != view.created || seen.before.as_ref() != Some(key) {
+                        return Ok(Some(seen));
                     }
                 }
                 Ok(told) if told.events.is_empty() => {}
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(None),
                 // What cannot be watched is found by looking.
                 Err(_) => {
                     self.clock.sleep(jittered(claim.retry_interval())).await;
-                    return Ok(());
+                    return Ok(None);
                 }
             }
         }
-    }
-
-    async fn is_still_before(&self, seat: &Seat, key: &Bytes) -> Result<bool, Stop> {
-        let view = self.look(seat).await?;
-        Ok(view.and_then(|view| view.before).is_some_and(|before| before == *key))
     }
 
     /// Who holds the lock, for how long, and how far from the front we are.
@@ -447,6 +461,8 @@ impl Shared {
 enum Entered {
     /// It was made now, and this is who is before it.
     Now(View),
+    /// It was not: others have or want the lock, or what the attempt was bound to has changed.
+    Not,
     /// It was made before.
     Before(KeyValue),
     /// Another claim's key has the name: an earlier one of ours that is kept closed, or not undone yet.
@@ -456,19 +472,27 @@ enum Entered {
 }
 
 impl Entered {
-    fn read(seat: &Seat, now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
-        let (revision, term) = (answer.revision(), answer.term());
-        let view =
-            View { created: revision, revision, term, before: None, count: 1, first: None, lasts };
-        if answer.succeeded {
-            return Entered::Now(view);
+    /// Reads the answer to [`Seat::take`].
+    fn at_once(answer: &TxnResponse, lasts: Option<Lasts>) -> Self {
+        match answer.succeeded {
+            true => Entered::Now(Self::view(answer, lasts)),
+            false => Entered::Not,
         }
-        let inner = answer.inner().unwrap_or_default();
-        let stands = inner.succeeded;
-        let mut found = inner.ranges();
+    }
+
+    /// The lock is ours, as far as the answer itself says.
+    fn view(answer: &TxnResponse, lasts: Option<Lasts>) -> View {
+        let (revision, term) = (answer.revision(), answer.term());
+        View { created: revision, revision, term, before: None, count: 1, first: None, lasts }
+    }
+
+    /// Reads the answer to [`Seat::stand`].
+    fn read(seat: &Seat, now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
+        let (stands, view) = (answer.succeeded, Self::view(&answer, lasts));
+        let mut found = answer.ranges();
         let (first, second, third) = (found.next(), found.next(), found.next());
         // Only what shows our key says who is before it.
-        let before = second.as_ref().and_then(|last| seat::before(&now.name, revision, last));
+        let before = second.as_ref().and_then(|last| seat::before(&now.name, view.created, last));
         match (stands, before, third.and_then(|mine| mine.kvs.into_iter().next())) {
             (true, Some(before), _) => {
                 let first = first.and_then(|first| first.kvs.into_iter().next());
