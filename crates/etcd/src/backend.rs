@@ -21,6 +21,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::Builder;
+use crate::ears::Ears;
 use crate::keys::Keys;
 use crate::link::{Cluster, Link};
 use crate::seat::{Seat, Seats, Wanted};
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) seats: Seats,
     pub(crate) wanted: Wanted,
+    pub(crate) ears: Ears,
     pub(crate) departed: Departed,
     /// Claims behind which tasks of this process wait.
     pub(crate) heeding: broadcast::Sender<Arc<Seat>>,
@@ -116,6 +118,7 @@ impl Etcd {
             sessions: Sessions::new(TTL_DEFAULT),
             seats: Seats::default(),
             wanted: Wanted::default(),
+            ears: Ears::default(),
             departed: Departed::default(),
             heeding: broadcast::Sender::new(NOTICES_KEPT),
             closed: CancellationToken::new(),
@@ -289,6 +292,7 @@ impl Shared {
                 break;
             }
         }
+        self.ears.close();
         self.calls.close();
         self.renewals.close();
     }

@@ -527,6 +527,14 @@ impl Op {
     }
 }
 
+impl WatchResponse {
+    /// Whether it tells of something that came after `revision`.
+    pub(crate) fn is_of_after(&self, revision: i64) -> bool {
+        let at = |event: &Event| event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
+        self.events.iter().any(|event| at(event) > revision)
+    }
+}
+
 impl TxnResponse {
     pub(crate) fn revision(&self) -> i64 {
         self.header.map_or(0, |header| header.revision)

@@ -19,6 +19,7 @@ use tenure_core::{Claim, Holder, Sight};
 
 use crate::backend::Shared;
 use crate::jitter::jittered;
+use crate::link::Watching;
 use crate::proto::{
     Filter, KeyValue, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
 };
@@ -369,7 +370,7 @@ impl Shared {
     /// Waits until the key of the claim before us, as it was in `view`, is known to have been deleted, or
     /// may have been.
     ///
-    /// The watch starts at whatever revision the server is at: from an earlier one, the server would tell
+    /// A new watch starts at whatever revision the server is at: from an earlier one, the server would tell
     /// of it only a tenth of a second later. Where something happened in between, we look.
     async fn gone(
         &self,
@@ -378,9 +379,37 @@ impl Shared {
         key: &Bytes,
         view: &View,
     ) -> Result<Option<View>, Stop> {
+        // One that was kept has missed nothing since.
+        if let Some(mut kept) = self.ears.take(key)
+            && let Ok(seen) = self.hear(seat, key, view, &mut kept).await?
+        {
+            self.ears.keep(key.clone(), kept, &self.clock);
+            return Ok(seen);
+        }
         let filters = vec![Filter::NoPut.into()];
         let create = WatchCreateRequest { key: key.clone(), filters, ..Default::default() };
         let mut watching = self.calls.watch(create).await?;
+        match self.hear(seat, key, view, &mut watching).await? {
+            Ok(seen) => {
+                self.ears.keep(key.clone(), watching, &self.clock);
+                Ok(seen)
+            }
+            // What cannot be watched is found by looking.
+            Err(_) => {
+                self.clock.sleep(jittered(claim.retry_interval())).await;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits for the watch to tell that the claim before us, as it was in `view`, has gone.
+    async fn hear(
+        &self,
+        seat: &Seat,
+        key: &Bytes,
+        view: &View,
+        watching: &mut Watching,
+    ) -> Result<Result<Option<View>, Trouble>, Stop> {
         loop {
             match watching.next().await {
                 Ok(told) if told.created => {
@@ -390,16 +419,12 @@ impl Shared {
                     }
                     let seen = self.look_or_enter(seat).await?;
                     if seen.created != view.created || seen.before.as_ref() != Some(key) {
-                        return Ok(Some(seen));
+                        return Ok(Ok(Some(seen)));
                     }
                 }
-                Ok(told) if told.events.is_empty() => {}
-                Ok(_) => return Ok(None),
-                // What cannot be watched is found by looking.
-                Err(_) => {
-                    self.clock.sleep(jittered(claim.retry_interval())).await;
-                    return Ok(None);
-                }
+                Ok(told) if told.is_of_after(view.revision) => return Ok(Ok(None)),
+                Ok(_) => {}
+                Err(trouble) => return Ok(Err(trouble)),
             }
         }
     }

@@ -292,7 +292,18 @@ pub(crate) struct Watching {
     stream: Streaming<WatchResponse>,
 }
 
+impl std::fmt::Debug for Watching {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watching").field("live", &self.live).finish_non_exhaustive()
+    }
+}
+
 impl Watching {
+    /// Whether its connection is still of use, as far as is known.
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.live.is_closed()
+    }
+
     /// The next message. An error ends the watch: look again, then watch again.
     pub(crate) async fn next(&mut self) -> Result<WatchResponse, Trouble> {
         let address = self.live.address();
