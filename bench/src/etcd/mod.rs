@@ -4,6 +4,8 @@
 
 mod handover;
 mod uncontended;
+#[cfg(feature = "peers")]
+mod peer;
 
 use tenure::Locker;
 use tenure::etcd::Etcd;
@@ -18,9 +20,18 @@ use crate::report::Figure;
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    Uncontended { tasks: usize, bar: f64 },
-    Handover { lockers: usize },
+    Uncontended {
+        tasks: usize,
+        bar: f64,
+    },
+    Handover {
+        lockers: usize,
+    },
     Local,
+    #[cfg(feature = "peers")]
+    Command,
+    #[cfg(feature = "peers")]
+    Mutex,
 }
 
 /// Bars from the design's table of figures, where it has one: at 64 tasks the server is the limit, which
@@ -31,6 +42,10 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
     Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
     Entry { names: &[local::NAME], kind: Kind::Local },
+    #[cfg(feature = "peers")]
+    Entry { names: &[peer::COMMAND], kind: Kind::Command },
+    #[cfg(feature = "peers")]
+    Entry { names: &[peer::CYCLE, peer::HANDOVER], kind: Kind::Mutex },
 ];
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
@@ -38,6 +53,10 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
         Kind::Uncontended { tasks, bar } => (uncontended::measure(run, site, tasks).await?, bar),
         Kind::Handover { lockers } => (handover::measure(run, site, lockers).await?, handover::BAR),
         Kind::Local => return Ok(vec![local::measure(run, &site.locker).await?]),
+        #[cfg(feature = "peers")]
+        Kind::Command => return peer::command(run, site).await,
+        #[cfg(feature = "peers")]
+        Kind::Mutex => return peer::mutex(run, site).await,
     };
     Ok(vec![Figure { name: run.figure(), measure, bar }])
 }
@@ -78,6 +97,13 @@ impl Site {
     /// The name of a key of the bare side.
     fn bare_key(&self, number: usize) -> String {
         format!("{}/bare/{number}/", self.prefix)
+    }
+
+    /// The first host, as others call it.
+    #[cfg(feature = "peers")]
+    fn endpoint(&self) -> String {
+        let hosts = self.url.split_once("://").map_or("", |(_, hosts)| hosts);
+        hosts.split(',').next().unwrap_or_default().into()
     }
 
     /// Ends our side: with its session goes its key.

@@ -35,7 +35,7 @@ async fn bare(site: &Site, bare: &Arc<Bare>, tasks: usize, lap: Lap) -> Result<u
     .await
 }
 
-async fn ours(site: &Site, tasks: usize, lap: Lap) -> Result<u64, Error> {
+pub(super) async fn ours(site: &Site, tasks: usize, lap: Lap) -> Result<u64, Error> {
     together(tasks, |number| {
         let (locker, lap, key) = (site.locker.clone(), lap.clone(), format!("bench:{number}"));
         async move {
