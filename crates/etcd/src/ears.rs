@@ -56,6 +56,7 @@ impl Ears {
 
     /// Lets go of what nobody has used for a while, until nothing is left.
     async fn sweep(self, clock: Clock) {
+        let _ended = Sweeping(self.clone());
         loop {
             clock.sleep(KEPT).await;
             let (mut state, now) = (self.state(), clock.now());
@@ -69,5 +70,14 @@ impl Ears {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets another begin when this one ends, also with its runtime. Two at once do no harm.
+struct Sweeping(Ears);
+
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        self.0.state().swept = false;
     }
 }
