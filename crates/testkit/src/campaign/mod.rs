@@ -58,7 +58,7 @@ pub use sentinel::SentinelArena;
 
 use field::Field;
 use orphans::Watch;
-use pauses::{Blow, pauses};
+use pauses::{Blow, pauses, sleeps};
 
 /// How fast an engine can go.
 #[derive(Clone, Debug)]
@@ -205,8 +205,9 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
     let over = AtomicBool::new(false);
     let end = Instant::now() + plan.time;
     let mut server_dice = Dice::new(dice.roll());
-    let (blows, counts, reached, leftovers) = std::thread::scope(|scope| {
-        let _over = Ending(&over);
+    let (strikes, reached, leftovers) = std::thread::scope(|scope| {
+        let ending = Ending(&over);
+        let sleeping = scope.spawn(|| sleeps(&over));
         scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
         let striking = scope.spawn(|| {
             let mut strike = Strike::new(&mut server_dice, &plan.keys, &recorder);
@@ -218,9 +219,12 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
         arena.heal();
         let reached = field.all_move_again(plan.pace.patience());
         field.end();
-        (blows, counts, reached, leftovers(arena, plan))
+        let leftovers = leftovers(arena, plan);
+        drop(ending);
+        let sleeps = sleeping.join().expect("a clock can be read");
+        (Strikes { blows, counts, sleeps }, reached, leftovers)
     });
-    outcome(plan, &field, (&blows, counts), (reached, leftovers), &watch)
+    outcome(plan, &field, strikes, (reached, leftovers), &watch)
 }
 
 /// Ends the watch, also when something unexpected ends the campaign.
@@ -232,16 +236,25 @@ impl Drop for Ending<'_> {
     }
 }
 
+/// What was done to everybody.
+struct Strikes {
+    blows: Vec<Blow>,
+    /// With those at contenders.
+    counts: Counts,
+    /// When nobody was awake.
+    sleeps: Vec<(u64, u64)>,
+}
+
 fn outcome(
     plan: &Plan,
     field: &Field,
-    (blows, faults): (&[Blow], Counts),
+    strikes: Strikes,
     (reached, leftovers): (Vec<Reached>, Vec<String>),
     watch: &Watch,
 ) -> Outcome {
     let history = history::read_dir(&field.histories()).expect("the histories can be read");
     let (orphans, hand_overs) = (watch.orphans(&history), hand_overs(&history));
-    let pauses = pauses(blows, &history);
+    let pauses = pauses(&strikes.blows, &strikes.sleeps, &history);
     let recovered = reached.iter().filter_map(|fact| fact.after).max();
     let verdict = Judge::new(history).register(field.tally()).reached(reached).verdict();
     Outcome {
@@ -249,7 +262,7 @@ fn outcome(
         time: plan.time,
         promise: plan.promise,
         pace: plan.pace.clone(),
-        faults,
+        faults: strikes.counts,
         pauses,
         verdict,
         hand_overs,
