@@ -3,54 +3,82 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, Value};
+
 use crate::error::Error;
-use crate::redis::{Bare, BareLock};
+use crate::redis::Bare;
 use crate::rounds::Lap;
 
 /// The same key on every node.
-pub(super) struct Majority(Vec<BareLock>);
+pub(super) struct Majority {
+    nodes: Vec<MultiplexedConnection>,
+    take: Arc<Cmd>,
+    give_back: Arc<Cmd>,
+    /// What is not answered yet, and in which step it was asked. The driver does not send what nobody
+    /// waits for, so those who were slow are kept.
+    asked: Vec<(u64, Asked)>,
+    steps: u64,
+}
 
-type Asked<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+type Asked = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
 
 impl Majority {
-    pub(super) fn of(nodes: &[Bare], key: &str) -> Self {
-        Majority(nodes.iter().map(|node| node.lock(key.into())).collect())
+    pub(super) fn of(nodes: &[Bare], key: &str) -> Result<Self, Error> {
+        let first = nodes.first().ok_or_else(|| Error::Usage("the url names no host".into()))?;
+        let (take, give_back) = first.lock(key.into()).commands();
+        let (take, give_back) = (Arc::new(take), Arc::new(give_back));
+        let nodes = nodes.iter().map(Bare::connection).collect();
+        Ok(Majority { nodes, take, give_back, asked: Vec::new(), steps: 0 })
     }
 
     /// Takes it and gives it back, until the lap is over. How often.
     pub(super) async fn run(&mut self, lap: Lap) -> Result<u64, Error> {
         let mut cycles = 0;
         while lap.goes_on() {
-            self.most(|lock| Box::pin(lock.take())).await?;
-            self.most(|lock| Box::pin(lock.give_back())).await?;
+            self.most(self.take.clone(), &Value::Okay).await?;
+            self.most(self.give_back.clone(), &Value::Int(1)).await?;
             cycles += 1;
         }
         Ok(cycles)
     }
 
-    /// Asks all; done with the answer that makes a majority. The others have been sent, and are carried
-    /// out in their order.
-    async fn most<'a>(
-        &'a mut self,
-        ask: impl Fn(&'a mut BareLock) -> Asked<'a>,
-    ) -> Result<(), Error> {
-        let mut left = self.0.len() / 2 + 1;
-        let mut asked: Vec<Asked<'a>> = self.0.iter_mut().map(ask).collect();
+    /// Asks all; done with the answer that makes a majority.
+    async fn most(&mut self, command: Arc<Cmd>, expected: &Value) -> Result<(), Error> {
+        self.steps += 1;
+        for node in &self.nodes {
+            let (mut node, command) = (node.clone(), command.clone());
+            let asked = async move { node.send_packed_command(&command).await };
+            self.asked.push((self.steps, Box::pin(asked)));
+        }
+        for _ in 0..=self.nodes.len() / 2 {
+            let answer = self.answer().await?;
+            if answer != *expected {
+                return Err(Error::surprise("a bare lock was not ours"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next answer of this step.
+    async fn answer(&mut self) -> Result<Value, Error> {
         poll_fn(|cx| {
             let mut at = 0;
-            while at < asked.len() && left > 0 {
-                match asked[at].as_mut().poll(cx) {
-                    Poll::Pending => at += 1,
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Ready(Ok(())) => {
-                        drop(asked.swap_remove(at));
-                        left -= 1;
-                    }
+            while at < self.asked.len() {
+                let (step, asked) = &mut self.asked[at];
+                let (step, Poll::Ready(answer)) = (*step, asked.as_mut().poll(cx)) else {
+                    at += 1;
+                    continue;
+                };
+                drop(self.asked.swap_remove(at));
+                if step == self.steps {
+                    return Poll::Ready(Ok(answer?));
                 }
             }
-            if left == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+            Poll::Pending
         })
         .await
     }

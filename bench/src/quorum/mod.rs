@@ -47,7 +47,7 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
     // It has no locks to forget: the prefix is new.
     let builder = Quorum::builder(&url).prefix(&site.prefix).trust_restarted();
     let locker = Locker::new(builder.quorum().await?);
-    let mut majority = Majority::of(&site.nodes, &format!("{}:bare", site.prefix));
+    let mut majority = Majority::of(&site.nodes, &format!("{}:bare", site.prefix))?;
     let ours = async |lap| ours(&locker, lap).await;
     let measured = interleave(run, ours, async |lap| majority.run(lap).await).await;
     locker.shutdown(DRAIN).await;

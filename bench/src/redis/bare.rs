@@ -9,7 +9,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, RedisError, Script, Value,
+    AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, ProtocolVersion, RedisError, Script,
+    Value,
 };
 
 use crate::error::Error;
@@ -73,30 +74,30 @@ pub(crate) struct BareLock {
 }
 
 impl BareLock {
-    /// Takes it and gives it back.
-    pub(crate) async fn cycle(&mut self) -> Result<(), Error> {
-        self.take().await?;
-        self.give_back().await
+    /// What takes it, and what gives it back.
+    pub(crate) fn commands(&self) -> (Cmd, Cmd) {
+        (self.set(), self.release())
     }
 
-    pub(crate) async fn take(&mut self) -> Result<(), Error> {
+    fn set(&self) -> Cmd {
         let mut set = redis::cmd("SET");
         set.arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
-        let set: Value = set.query_async(&mut self.connection).await?;
-        must_be_ours(set == Value::Okay)
+        set
     }
 
-    pub(crate) async fn give_back(&mut self) -> Result<(), Error> {
+    fn release(&self) -> Cmd {
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(1).arg(&self.key).arg(&self.token);
-        let freed: i64 = release.query_async(&mut self.connection).await?;
-        must_be_ours(freed == 1)
+        release
     }
-}
 
-fn must_be_ours(ours: bool) -> Result<(), Error> {
-    match ours {
-        true => Ok(()),
-        false => Err(RedisError::from((redis::ErrorKind::Client, "the lock was not ours")).into()),
+    /// Takes it and gives it back.
+    pub(crate) async fn cycle(&mut self) -> Result<(), Error> {
+        let set: Value = self.set().query_async(&mut self.connection).await?;
+        let freed: i64 = self.release().query_async(&mut self.connection).await?;
+        match (set, freed) {
+            (Value::Okay, 1) => Ok(()),
+            _ => Err(RedisError::from((redis::ErrorKind::Client, "the lock was not ours")).into()),
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::fleet::DRAIN;
 use crate::local;
 use crate::report::Figure;
-pub(crate) use bare::{Bare, BareLock, client as bare_client};
+pub(crate) use bare::{Bare, client as bare_client};
 use kv::Verb;
 use uncontended::Fencing;
 

@@ -6,10 +6,12 @@
 //! it come to its end.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
-use tenure_core::time::{Clock, Time};
+use tenure_core::time::Bounds;
 
 pub(super) struct Crowd<T> {
     asked: Vec<(usize, BoxFuture<'static, T>)>,
@@ -24,13 +26,12 @@ impl<T: Send + 'static> Crowd<T> {
         self.asked.push((who, Box::pin(question)));
     }
 
-    /// The next answer, and whose it is; `None` if there will be no more, or none before `until`.
-    pub(super) async fn next(&mut self, clock: &Clock, until: Time) -> Option<(usize, T)> {
-        tokio::select! {
-            biased;
-            answer = self.answer() => answer,
-            () = clock.sleep_until(until) => None,
-        }
+    /// The next answer, and whose it is; `None` if there will be no more, or none in time.
+    pub(super) async fn next(
+        &mut self,
+        (bounds, longest): (&Bounds, Duration),
+    ) -> Option<(usize, T)> {
+        bounds.within(longest, pin!(self.answer())).await.flatten()
     }
 
     async fn answer(&mut self) -> Option<(usize, T)> {
@@ -59,9 +60,9 @@ impl<T: Send + 'static> Crowd<T> {
     }
 
     /// Lets what is under way come to its end, whoever waits for it.
-    pub(super) fn see_through(self) {
-        for (_, question) in self.asked {
-            tokio::spawn(async move { drop(question.await) });
+    pub(super) fn see_through(mut self) {
+        if !self.asked.is_empty() {
+            tokio::spawn(async move { while self.answer().await.is_some() {} });
         }
     }
 }

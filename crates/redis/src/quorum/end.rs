@@ -63,7 +63,7 @@ impl Shared {
         let nodes = self.nodes.len();
         let mut answers = Answers { nodes, heard: Vec::new(), troubles: Vec::new() };
         while !enough(&answers)
-            && let Some((_, answer)) = crowd.next(self.clock(), until).await
+            && let Some((_, answer)) = crowd.next(self.at_most(until)).await
         {
             match answer {
                 Ok(answer) => answers.heard.push(answer),

@@ -33,7 +33,21 @@ if body ~= '' then
   return token .. ' freed'
 end
 
+-- What the lock becomes: closed without its token, so that nobody can release it again, but with the
+-- words for people; or free.
+local function set_free()
+  if closed > 0 then
+    redis.call('SET', lock, '-t1:closed::' .. rest, 'PX', ARGV[3])
+  else
+    redis.call('DEL', lock)
+  end
+  return token .. ' freed'
+end
+
 local waited = redis.call('EXISTS', queue) == 1
+if not waited and by == '' then
+  return holder == token and set_free() or token .. ' not_held'
+end
 --@include queue.lua
 if waited and by == '' then pcall(leave, token) end
 if holder ~= token then return token .. ' not_held' end
@@ -43,12 +57,7 @@ if by ~= '' then
   redis.call('SET', KEYS[4], by, 'PX', string.format('%.0f', left))
   tell(client, table.concat({ 'forced', token, lock }, ':') .. '\n' .. by)
 end
-if closed > 0 then
-  -- Without its token, so that nobody can release it again; the words for people stay.
-  redis.call('SET', lock, '-t1:closed::' .. rest, 'PX', ARGV[3])
-else
-  redis.call('DEL', lock)
-end
+local freed = set_free()
 
 -- The first that can be told, and only that one: a herd would share the votes among it.
 local function next_asks()
@@ -65,4 +74,4 @@ local function next_asks()
   end
 end
 if waited then pcall(next_asks) end
-return token .. ' freed'
+return freed

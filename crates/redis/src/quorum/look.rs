@@ -66,7 +66,7 @@ impl Shared {
             crowd.ask(number, question(node.clone()));
         }
         let (mut seen, mut troubles) = (Vec::new(), Vec::new());
-        while let Some((_, answer)) = crowd.next(self.clock(), until).await {
+        while let Some((_, answer)) = crowd.next(self.at_most(until)).await {
             match answer {
                 Ok(answer) => seen.push(answer),
                 Err(trouble) => troubles.push(trouble),

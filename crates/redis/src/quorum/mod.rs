@@ -29,7 +29,7 @@ use tenure_core::backend::{
     Notices, Query, Release, Term, Then,
 };
 use tenure_core::doctor::Finding;
-use tenure_core::time::{Clock, Time};
+use tenure_core::time::{Bounds, Clock, Time};
 use tenure_core::{Claim, Error, Key, Lease, Token};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
@@ -78,8 +78,12 @@ pub struct Quorum {
 struct Shared {
     nodes: Vec<Arc<Node>>,
     author: Author,
+    /// What looks after waits, without a timer of the runtime's.
+    bounds: Bounds,
     /// Counts rounds, so that no two of this process are the same to a node.
     rounds: AtomicU64,
+    /// The last number that was named for a fence.
+    named: AtomicU64,
     notices: broadcast::Sender<Notice>,
     /// Which nodes have told of a loss, a bit each.
     losses: Mutex<HashMap<Token, u64>>,
@@ -134,9 +138,10 @@ impl Builder {
             Ok(Arc::new(Node::new(client, number, &roster, quarantine)))
         };
         let nodes: Result<_, Error> = places.nodes.iter().enumerate().map(node).collect();
-        let (rounds, losses) = Default::default();
+        let (rounds, named, losses) = Default::default();
         let notices = broadcast::Sender::new(NOTICES_KEPT);
-        let shared = Shared { nodes: nodes?, author, rounds, notices, losses };
+        let bounds = Bounds::new(Clock::system());
+        let shared = Shared { nodes: nodes?, author, bounds, rounds, named, notices, losses };
         Ok(Quorum { shared: Arc::new(shared) })
     }
 }
@@ -157,6 +162,11 @@ impl Shared {
     /// The clock is the system's: the same for all nodes.
     fn clock(&self) -> &Clock {
         &self.first().server().clock
+    }
+
+    /// A wait until `until`.
+    fn at_most(&self, until: Time) -> (&Bounds, Duration) {
+        (&self.bounds, until.since(self.clock().now()))
     }
 
     fn first(&self) -> &Node {
@@ -184,7 +194,7 @@ impl Shared {
             crowd.ask(number, async move { node.check().await });
         }
         let (mut good, mut troubles) = (0, Vec::new());
-        while let Some((_, answer)) = crowd.next(self.clock(), Time::NEVER).await {
+        while let Some((_, answer)) = crowd.next(self.at_most(Time::NEVER)).await {
             match answer {
                 Ok(()) => good += 1,
                 // A replica is no node of its own, whatever becomes of it.

@@ -69,7 +69,7 @@ impl Shared {
             crowd.ask(number, node.clone().renew_all(due.clone()));
         }
         while heard.iter().any(|lease| !lease.told)
-            && let Some((_, replies)) = crowd.next(self.clock(), until).await
+            && let Some((_, replies)) = crowd.next(self.at_most(until)).await
         {
             self.take_in(&due, from, replies, &mut heard, tell);
         }

@@ -54,7 +54,7 @@ impl Shared {
         let until = from.after(self.patience(claim.ttl()));
         let (mut votes, mut count) = (self.ask_all(&ballot), Count::new(self.nodes.len()));
         while !count.is_decided()
-            && let Some((node, vote)) = votes.crowd.next(self.clock(), until).await
+            && let Some((node, vote)) = votes.crowd.next(self.at_most(until)).await
         {
             count.add(node, vote);
         }
@@ -76,7 +76,16 @@ impl Shared {
     fn ballot(&self, claim: &Arc<Claim>, waits: bool) -> Ballot {
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
         let body = scripts::body(&self.author, claim, round);
-        Ballot { claim: claim.clone(), body, want: claim.fenced().then(want), waits }
+        Ballot { claim: claim.clone(), body, want: claim.fenced().then(|| self.want()), waits }
+    }
+
+    /// The number that would suit, the same for all nodes, and above those that we have named before: a
+    /// node that gave one of them out can take this one as it is.
+    fn want(&self) -> u64 {
+        let clock = (UnixMillis::now().0 + WANT_AHEAD).saturating_sub(EPOCH) * PER_MILLI;
+        let next = |last: u64| Some(clock.max(last + 1));
+        let last = self.named.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        clock.max(last.unwrap_or_default() + 1)
     }
 
     fn ask_all(&self, ballot: &Arc<Ballot>) -> Votes {
@@ -102,7 +111,7 @@ impl Shared {
         }
         let mut left = crowd.silent().count();
         while left > 0 {
-            match crowd.next(self.clock(), until).await {
+            match crowd.next(self.at_most(until)).await {
                 Some((_, Ok(Raised::Yes))) => left -= 1,
                 // Another has that node by now, or nobody knows.
                 Some(_) | None => return Err(Why::Outrun),
@@ -148,7 +157,7 @@ impl Shared {
         for node in count.to_give_back() {
             frees.ask(node, self.free_round(node, ballot));
         }
-        while frees.next(self.clock(), until).await.is_some() {}
+        while frees.next(self.at_most(until)).await.is_some() {}
         frees.see_through();
         Miss { why, count }
     }
@@ -171,9 +180,4 @@ impl Votes {
         let unsent = |node: &usize| !self.sent[*node].load(Ordering::Acquire);
         self.crowd.silent().filter(unsent).collect()
     }
-}
-
-/// The number that would suit, the same for all nodes.
-fn want() -> u64 {
-    (UnixMillis::now().0 + WANT_AHEAD).saturating_sub(EPOCH) * PER_MILLI
 }

@@ -130,7 +130,7 @@ impl Shared {
             tellers.ask(number, node.clone().told(claim.clone()));
         }
         let mut told = 0;
-        while told < majority(self.nodes.len()) && tellers.next(self.clock(), until).await.is_some()
+        while told < majority(self.nodes.len()) && tellers.next(self.at_most(until)).await.is_some()
         {
             told += 1;
             until = until.min(self.clock().now().after(jittered(GRACE)));
