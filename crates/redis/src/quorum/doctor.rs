@@ -54,7 +54,7 @@ impl Quorum {
             crowd.ask(number, visit(node.clone(), ttl));
         }
         let mut voters = Vec::new();
-        while let Some(voter) = crowd.next(self.shared.clock(), Time::NEVER).await {
+        while let Some(voter) = crowd.next(self.shared.at_most(Time::NEVER)).await {
             voters.push(voter);
         }
         voters.sort_by_key(|(number, _)| *number);
