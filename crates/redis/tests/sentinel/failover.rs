@@ -193,3 +193,21 @@ async fn recovery_after_each_kind_of_failover() {
     println!("by hand {by_hand:.2?}, killed {killed:.2?}, stopped {stopped:.2?}");
     assert!([by_hand, killed, stopped].iter().all(|pause| *pause < DEADLINE));
 }
+
+/// A Sentinel that dies and comes back costs nobody a lock: no other server becomes the master by that,
+/// and whoever locks hardly notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sentinel_dies() {
+    let set = SentinelSet::start();
+    let before = set.master().port();
+    let pause = longest_pause(&set, |set| {
+        set.sentinels()[1].kill();
+        pass(Duration::from_secs(2));
+        set.sentinels()[1].restart();
+        set.wait_until_whole();
+    });
+    let pause = pause.await;
+    println!("a Sentinel killed, and back: {pause:.2?}");
+    assert_eq!(set.master().port(), before);
+    assert!(pause < Duration::from_secs(2), "{pause:?}");
+}
