@@ -152,7 +152,10 @@ async fn clusterdown_is_waited_for() {
     assert!(held.is_held());
     dead.restart();
     replica.restart();
-    within("a lock", waiting).await.unwrap().unwrap().release().await.unwrap();
+    let next = within("a lock", waiting).await.unwrap().unwrap();
+    // Not all nodes know at the same time.
+    tokio::task::block_in_place(|| cluster.wait_until_whole());
+    next.release().await.unwrap();
     assert!(held.is_held());
     held.release().await.unwrap();
 }
