@@ -118,14 +118,16 @@ impl Keys {
 
     /// Names that nobody else has, to try rights on: a key for a text, one of every kind, a channel.
     pub(crate) fn probe(&self) -> Result<Probe, Trouble> {
-        let token = Token::random().map_err(|error| {
-            Trouble::new(Cause::Refused, &"here", format_args!("no random numbers: {error}"))
-        })?;
+        let refused = |why: String| Trouble::new(Cause::Refused, &"here", why);
+        let token =
+            Token::random().map_err(|error| refused(format!("no random numbers: {error}")))?;
         let name = format!("tenure-doctor:{}", &token.digits()[..16]);
-        let of = |kind: &str| format!("{kind}{name}");
-        let named = [&self.locks, &self.queues, &self.beats, &self.holders, &self.forced];
-        let keys = named.into_iter().map(|kind| of(kind)).chain([self.fence.to_string()]).collect();
-        Ok(Probe { text: of(&self.locks), keys, channel: of(&self.inboxes) })
+        let key = Key::new(&name).map_err(|error| refused(error.to_string()))?;
+        let of_lock = [self.lock(&key), self.queue(&key), self.beats(&key), self.holders(&key)];
+        let keys =
+            of_lock.into_iter().chain([self.fence(&key), self.forced(&key, token)]).collect();
+        let channel = self.inbox(&name, self.has_slots().then(|| self.slot(&key)));
+        Ok(Probe { text: self.lock(&key), keys, channel })
     }
 
     /// The value that whoever uses the client calls `key`, in two parts; or the name of ours that it

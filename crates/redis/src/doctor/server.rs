@@ -69,7 +69,7 @@ fn role(visit: &Visit) -> Finding {
     match (visit.field("redis_mode"), visit.field("role")) {
         (Some("cluster"), _) => check.danger(
             "it runs in cluster mode",
-            "name a server that does not: locks on one node of a cluster are refused",
+            "name the cluster, `redis-cluster://HOST`: locks on one node of it are refused",
         ),
         (Some("sentinel"), _) => {
             check.danger("it is a Sentinel", "name it as `redis+sentinel://HOST/SERVICE`")
