@@ -5,10 +5,11 @@
 //! are in one slot (`keys.rs`), so one node can answer.
 //!
 //! In reading order: `url`, this file, `wait`, `hops` (which node), `renew`, `again` and `look`; below them
-//! `nodes` (a client for each), `map` (who has which slot), `ask` and `view` (what nodes say); `slot` counts.
+//! `nodes` (a client for each), `map` (who has which slot), `ask` and `view` (what nodes say); `slot` counts. `doctor` says what is unsafe.
 
 mod again;
 mod ask;
+mod doctor;
 mod hops;
 mod look;
 mod map;
@@ -21,11 +22,13 @@ mod view;
 mod wait;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::backend::{
     Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
     Loss, Notices, Query, Release, Term, Then,
 };
+use tenure_core::doctor::Finding;
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Error, Key, Lease, Token};
 use tokio::runtime::Handle;
@@ -356,6 +359,10 @@ impl Backend for Cluster {
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
         Box::pin(self.shared.force(key, seen, by))
+    }
+
+    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(self.look_for_flaws(ttl))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::AbortHandle;
 
 use super::map::Map;
+use super::slot::SLOTS;
 use super::view::View;
 use crate::backend::{Redis, Shared};
 use crate::client::Client;
@@ -235,6 +236,15 @@ impl Nodes {
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         let known = self.known();
         known.nodes.values().filter(|node| known.map.has_any(node)).cloned().collect()
+    }
+
+    /// How many slots have a master in good health.
+    pub(super) fn served(&self) -> usize {
+        let known = self.known();
+        let serves = |slot: &u16| {
+            known.map.owner(*slot).is_some_and(|(node, _)| node.serves.load(Ordering::Acquire))
+        };
+        (0..).take(SLOTS).filter(serves).count()
     }
 
     /// Whom to ask about the others.

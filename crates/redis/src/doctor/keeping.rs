@@ -174,7 +174,7 @@ fn judge_replication(
         );
     }
     match (replicas, wanted, standing) {
-        (0, _, Standing::Watched) => {
+        (0, _, Standing::Watched | Standing::Node) => {
             check.warning("no replica: nobody can take the master's place", "add a replica, better two")
         }
         (0, ..) => check.good(counted(0)),

@@ -8,7 +8,8 @@
 //!
 //! In reading order: this file (who is looked at), `visit` (a connection for looking), `server` (what it
 //! is), `keeping` (whether it keeps what it is told), `rights`, `listening` (whether messages arrive), and
-//! `sentinel` (those who say which server it is). A quorum's own is in `quorum/doctor.rs`.
+//! `sentinel` (those who say which server it is). A quorum's own is in `quorum/doctor.rs`, a cluster's
+//! in `cluster/doctor.rs`.
 
 mod keeping;
 mod listening;
@@ -39,7 +40,7 @@ impl Redis {
         let mut findings = match target.route() {
             Route::Fixed(address) => exam.server(address, Standing::Alone).await.findings,
             Route::Sentinel(sentinels) => exam.sentinels(sentinels).await,
-            Route::Node(spot) => exam.server(spot.address(), Standing::Watched).await.findings,
+            Route::Node(spot) => exam.server(spot.address(), Standing::Node).await.findings,
         };
         if is_usable(&findings) {
             findings.push(trial(self, ttl).await);
@@ -61,6 +62,8 @@ pub(crate) enum Standing {
     Alone,
     /// Others can take its place: Sentinels see to that.
     Watched,
+    /// A master of a cluster, with some of the slots; a replica can take its place.
+    Node,
     /// One of several that vote; whether its vote counts although it has just started.
     Voter { trusted: bool },
 }
@@ -93,11 +96,14 @@ impl Exam<'_> {
         let took = self.clock.now().since(start);
         let mut findings = vec![reachable(address).good(format!("connected in {took:.1?}"))];
         findings.push(self.latency(&mut visit).await);
-        findings.extend(server::what_it_is(&visit));
+        findings.extend(server::what_it_is(&visit, standing));
         findings.push(server::clock(&mut visit, self.clock).await);
         findings.extend(keeping::all(&mut visit, standing).await);
-        findings.push(self.listening(&mut visit).await);
-        findings.push(rights::rights(&mut visit, self.target.dial().user(), self.keys).await);
+        // A node answers for its own slots only: there the lock on trial finds out.
+        if standing != Standing::Node {
+            findings.push(self.listening(&mut visit).await);
+            findings.push(rights::rights(&mut visit, self.target.dial().user(), self.keys).await);
+        }
         Seen { findings, facts: visit.info().ok().cloned() }
     }
 }

@@ -8,8 +8,8 @@ use redis::Value;
 use tenure_core::doctor::{Check, Finding, latency};
 use tenure_core::time::{Clock, UnixMillis};
 
-use super::Exam;
 use super::visit::{Visit, why};
+use super::{Exam, Standing};
 use crate::link::VERSION_MIN;
 use crate::trouble::Trouble;
 
@@ -41,8 +41,8 @@ fn not_answered(check: Check, trouble: &Trouble) -> Finding {
 }
 
 /// Version and role.
-pub(super) fn what_it_is(visit: &Visit) -> [Finding; 2] {
-    [version(visit), role(visit)]
+pub(super) fn what_it_is(visit: &Visit, standing: Standing) -> [Finding; 2] {
+    [version(visit), role(visit, standing)]
 }
 
 fn version(visit: &Visit) -> Finding {
@@ -61,13 +61,13 @@ fn version(visit: &Visit) -> Finding {
     }
 }
 
-fn role(visit: &Visit) -> Finding {
+fn role(visit: &Visit, standing: Standing) -> Finding {
     let check = Check::new("role", visit.address(), "INFO server, INFO replication");
     if let Err(trouble) = visit.info() {
         return check.unknown(why(trouble));
     }
     match (visit.field("redis_mode"), visit.field("role")) {
-        (Some("cluster"), _) => check.danger(
+        (Some("cluster"), _) if standing != Standing::Node => check.danger(
             "it runs in cluster mode",
             "name the cluster, `redis-cluster://HOST`: locks on one node of it are refused",
         ),

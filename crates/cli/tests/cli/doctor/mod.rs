@@ -1,5 +1,6 @@
 //! `tenure doctor`: every finding, made by a real server or directory with that flaw, and the exit status.
 
+mod cluster;
 mod embedded;
 mod etcd;
 mod quorum;
