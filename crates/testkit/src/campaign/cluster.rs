@@ -1,7 +1,10 @@
 //! A Redis Cluster: failovers, and slots that move while locks in them are held and waited for.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use tenure_core::time::UnixMillis;
 
 use super::arena::{Arena, Fault, Strike};
 use super::redis::{LOCK, label};
@@ -13,6 +16,8 @@ pub struct ClusterArena {
     cluster: RedisCluster,
     /// The connections that look, made again when they break.
     eyes: Mutex<HashMap<u16, RedisClient>>,
+    /// Whether a replica has taken a master's place without having been told everything.
+    died: AtomicBool,
 }
 
 impl ClusterArena {
@@ -37,7 +42,8 @@ impl ClusterArena {
 
     /// Three masters with a replica each.
     pub fn start() -> Self {
-        ClusterArena { cluster: RedisCluster::start(), eyes: Mutex::default() }
+        let (eyes, died) = Default::default();
+        ClusterArena { cluster: RedisCluster::start(), eyes, died }
     }
 
     /// Asks `node` on a connection that is kept.
@@ -63,6 +69,19 @@ impl ClusterArena {
         Some(label(&value))
     }
 
+    /// Whether it is a place in a queue that was left at a master which died before its replica knew. Its
+    /// heartbeat has ended: whoever comes next clears it away, or the hour for which queues last.
+    fn is_stale(&self, node: &RedisServer, key: &str) -> bool {
+        let beats = key.replace("tenure:queue:", "tenure:beat:");
+        let place = self.died.load(Ordering::Relaxed) && beats.starts_with("tenure:beat:");
+        let Some(Reply::Many(beats)) = self.ask(node, &["HVALS", &beats]).filter(|_| place) else {
+            return false;
+        };
+        let good = |beat: &Reply| text(beat)?.split(' ').next()?.parse::<u64>().ok();
+        let now = UnixMillis::now().0;
+        beats.iter().all(|beat| good(beat).is_some_and(|good| good < now))
+    }
+
     fn some_master(&self, strike: &mut Strike<'_>) -> &RedisServer {
         let masters = self.cluster.masters();
         let some: &&RedisServer = strike.dice.pick(&masters);
@@ -73,6 +92,7 @@ impl ClusterArena {
     fn switch(&self, strike: &mut Strike<'_>, deed: fn(&RedisServer), back: fn(&RedisServer)) {
         let slot = self.cluster.slot_of(&format!("{LOCK}{}", strike.key()));
         let before = self.cluster.owner(slot);
+        self.died.store(true, Ordering::Relaxed);
         deed(before);
         self.cluster.wait_for_another(slot, before);
         back(before);
@@ -86,6 +106,13 @@ impl ClusterArena {
         let masters = self.cluster.masters();
         let others: Vec<_> = masters.into_iter().filter(|node| node.port() != from).collect();
         (slot, *strike.dice.pick(&others))
+    }
+}
+
+fn text(reply: &Reply) -> Option<&str> {
+    match reply {
+        Reply::Text(text) => Some(text),
+        _ => None,
     }
 }
 
@@ -106,8 +133,8 @@ impl Arena for ClusterArena {
         let mut left = Vec::new();
         for node in self.cluster.masters() {
             let Some(Reply::Many(keys)) = self.ask(node, &["KEYS", "*"]) else { continue };
-            let keys = keys.iter().map(|key| format!("{key:?}"));
-            left.extend(keys.filter(|key| !key.contains("tenure:fence")));
+            let names = keys.iter().filter_map(text).filter(|key| !key.contains("tenure:fence"));
+            left.extend(names.filter(|key| !self.is_stale(node, key)).map(Into::into));
         }
         left
     }
