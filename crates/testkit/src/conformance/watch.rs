@@ -108,6 +108,7 @@ pub async fn renewals_are_no_events<F: Fixture>(f: &F) {
     nothing_is_told(f, &mut watch).await;
     assert!(guard.is_held(), "it was renewed");
     guard.release().await.unwrap();
+    assert_eq!(next(&mut watch).await.what, What::Released);
 }
 
 /// A lock that an operator takes away is told with who did so; where that cannot be done, nothing is.
