@@ -70,7 +70,7 @@ impl ClusterArena {
     }
 
     /// Whether it is a place in a queue that was left at a master which died before its replica knew. Its
-    /// heartbeat has ended: whoever comes next clears it away, or the hour for which queues last.
+    /// heartbeat has ended: whoever comes next has to clear it away.
     fn is_stale(&self, node: &RedisServer, key: &str) -> bool {
         let beats = key.replace("tenure:queue:", "tenure:beat:");
         let place = self.died.load(Ordering::Relaxed) && beats.starts_with("tenure:beat:");
@@ -80,6 +80,16 @@ impl ClusterArena {
         let good = |beat: &Reply| text(beat)?.split(' ').next()?.parse::<u64>().ok();
         let now = UnixMillis::now().0;
         beats.iter().all(|beat| good(beat).is_some_and(|good| good < now))
+    }
+
+    /// Locks and releases the key of a queue, as whoever comes next does.
+    fn come_next(&self, queue: &str) {
+        let name = queue.split_once("}:").map_or(queue, |(_, name)| name);
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let locker = tenure::connect(&self.url()).await.expect("the cluster is whole");
+            locker.lock(name).await.expect("the lock is free").release().await.expect("it is ours");
+        });
     }
 
     fn some_master(&self, strike: &mut Strike<'_>) -> &RedisServer {
@@ -134,7 +144,12 @@ impl Arena for ClusterArena {
         for node in self.cluster.masters() {
             let Some(Reply::Many(keys)) = self.ask(node, &["KEYS", "*"]) else { continue };
             let names = keys.iter().filter_map(text).filter(|key| !key.contains("tenure:fence"));
-            left.extend(names.filter(|key| !self.is_stale(node, key)).map(Into::into));
+            for key in names {
+                if self.is_stale(node, key) {
+                    self.come_next(key);
+                }
+                left.push(key.into());
+            }
         }
         left
     }
