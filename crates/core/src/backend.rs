@@ -129,12 +129,13 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// How claims ended that held a lock and do not any more: for each the loss, where the engine
-    /// knows of one. What an operator took away is known for as long as its lease would have lasted.
+    /// How claims ended that held a lock and do not any more, each where the engine knows it: elsewhere
+    /// it is told by the clock. What an operator took away is known for as long as its lease would have
+    /// lasted.
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         Box::pin(async { Ok(vec![None; ended.len()]) })
     }
 
@@ -295,6 +296,21 @@ pub enum Release {
     StillHeld(u32),
     /// It was not ours (any more).
     NotHeld,
+}
+
+/// How a claim ended that held a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was given back.
+    Released,
+    /// It was taken away, or ran out.
+    Lost(Loss),
+}
+
+impl From<Loss> for Fate {
+    fn from(loss: Loss) -> Fate {
+        Fate::Lost(loss)
+    }
 }
 
 /// Why a lock was lost.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
-    Loss, Notice, Notices, Query, Release, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, Hints,
+    LockInfo, Loss, Notice, Notices, Query, Release, Term, Then,
 };
 use tenure_core::doctor::Finding;
 use tenure_core::time::Clock;
@@ -25,7 +25,7 @@ use crate::ears::Ears;
 use crate::keys::Keys;
 use crate::link::{Cluster, Link};
 use crate::seat::{Seat, Seats, Wanted};
-use crate::sessions::{Owed, Sessions};
+use crate::sessions::Sessions;
 use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
 use crate::watch::Departed;
@@ -254,7 +254,7 @@ impl Backend for Etcd {
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         Box::pin(async move { Ok(self.shared.fates(ended).await?) })
     }
 
@@ -287,7 +287,7 @@ impl Shared {
             // If it cannot be told, the server finds out when the ttl is over.
             let _ = self.revoke(session.lease(), &self.calls).await;
         }
-        for Owed { debt, .. } in self.due_debts().iter().take(PAID_AT_CLOSE) {
+        for debt in self.sessions.debts(self.clock.now()).iter().take(PAID_AT_CLOSE) {
             if self.pay_off(debt, &self.calls).await.is_err() {
                 break;
             }

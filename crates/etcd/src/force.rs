@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tenure_core::backend::{Fault, Loss, Notice, Release};
+use tenure_core::backend::{Fate, Fault, Loss, Notice, Release};
 use tenure_core::{Key, Token};
 
 use crate::backend::Shared;
@@ -65,28 +65,23 @@ impl Shared {
         Ok((self.calls.call(LeaseGrantRequest { ttl }).await?.id, seconds(ttl)))
     }
 
-    /// How these claims ended, for those that an operator took away or that ran out.
-    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Loss>>, Trouble> {
-        let mut fates = Vec::with_capacity(ended.len());
-        for some in ended.chunks(READ_AT_ONCE) {
-            let word =
-                |(_, token): &(Key, Token)| Op::range(RangeRequest::one(self.keys.forced(*token)));
+    /// How these claims ended: as a watch was told, or else as a word says that an operator has left.
+    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Trouble> {
+        let mut fates = self.departed.fates(ended).await;
+        let untold: Vec<usize> = (0..fates.len()).filter(|at| fates[*at].is_none()).collect();
+        for some in untold.chunks(READ_AT_ONCE) {
+            let word = |at: &usize| Op::range(RangeRequest::one(self.keys.forced(ended[*at].1)));
             let success = some.iter().map(word).collect();
             let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
-            for (found, (_, token)) in answer.ranges().zip(some) {
-                fates.push(match found.kvs.into_iter().next() {
-                    Some(by) => Some(Loss::Forced(String::from_utf8_lossy(&by.value).into_owned())),
-                    None => self.ran_out(*token).await?,
-                });
+            for (found, at) in answer.ranges().zip(some) {
+                fates[*at] = found.kvs.first().map(|word| forced(word).into());
             }
         }
         Ok(fates)
     }
+}
 
-    /// A lock that ran out has taken its lease along.
-    async fn ran_out(&self, token: Token) -> Result<Option<Loss>, Trouble> {
-        let Some(lease) = self.departed.take(token) else { return Ok(None) };
-        let left = self.what_is_left(lease).await?;
-        Ok((left.ttl < 0).then_some(Loss::Expired))
-    }
+/// What a word says that an operator has left.
+pub(crate) fn forced(word: &KeyValue) -> Loss {
+    Loss::Forced(String::from_utf8_lossy(&word.value).into_owned())
 }

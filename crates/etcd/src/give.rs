@@ -179,9 +179,6 @@ impl Shared {
         self.seats.remove(seat.token);
         self.sessions.paid(&Debt::Undo(seat.clone()));
         self.sessions.paid(&Debt::Release(seat.clone(), None));
-        if seat.now().stray {
-            self.sessions.end_now(&seat.session(), self.clock.now());
-        }
         self.let_end(&seat.session());
     }
 
@@ -225,7 +222,7 @@ impl Shared {
         }
         let (session, now) = (self.own_session(ttl).await?, seat.now());
         seat.moving_to(session.clone());
-        let ask = seat.move_to(&now, session.lease());
+        let ask = seat.move_to(&self.keys, &now, session.lease());
         let answer = self.calls.call(ask).await?;
         if !answer.succeeded {
             seat.stays(now.written).inspect(|session| self.let_end(session));
@@ -243,8 +240,7 @@ impl Shared {
             return Ok(true);
         }
         let now = seat.now();
-        let stay = seat.move_to(&now, now.session.lease());
-        let answer = self.calls.call(stay).await?;
+        let answer = self.calls.call(seat.stay(&now)).await?;
         if answer.succeeded {
             seat.stays(answer.revision()).inspect(|session| self.let_end(session));
             return Ok(true);

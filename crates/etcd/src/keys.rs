@@ -3,7 +3,7 @@
 //! | key | what | lives |
 //! |---|---|---|
 //! | `tenure/lock/<name>/<client>` | a claim on the lock `name`, which holds it or waits: see `value.rs` | with its lease |
-//! | `tenure/session/<lease>` | changed when a claim of that session is undone that may yet be made: see `session.rs` | with its lease |
+//! | `tenure/session/<lease>` | changed when a claim of that session is undone that may yet be made: see `session.rs`; that it goes with a claim tells that the session has ended: see `watch.rs` | with its lease |
 //! | `tenure/forced/<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
 //!
 //! In a name, `/` and `%` are written as `%2F` and `%25`, so that what starts one lock's keys starts no

@@ -535,6 +535,13 @@ impl WatchResponse {
     }
 }
 
+impl Event {
+    /// When what it tells of was done.
+    pub(crate) fn revision(&self) -> i64 {
+        self.kv.as_ref().map_or(0, |kv| kv.mod_revision)
+    }
+}
+
 impl TxnResponse {
     pub(crate) fn revision(&self) -> i64 {
         self.header.map_or(0, |header| header.revision)

@@ -282,6 +282,9 @@ impl Seat {
     pub(crate) fn found(&self, created: i64, written: i64) {
         let mut state = self.state();
         (state.created, state.written) = (created, written);
+        if state.session.is_own() {
+            state.session.guard_moved(created);
+        }
     }
 
     pub(crate) fn set_held(&self) {
@@ -339,7 +342,7 @@ impl Seat {
         let free = Compare::none_under(self.queue.clone());
         TxnRequest {
             compare: vec![free, now.unguarded()],
-            success: vec![self.put(now)],
+            success: self.put(now),
             failure: vec![self.read_first(), now.read_guard()],
         }
     }
@@ -347,7 +350,7 @@ impl Seat {
     /// Takes a lock that nobody has or wants, and does nothing else: what costs the server least.
     pub(crate) fn take(&self, now: &Now) -> TxnRequest {
         let free = Compare::none_under(self.queue.clone());
-        let (compare, success) = (vec![free, now.unguarded()], vec![self.put(now)]);
+        let (compare, success) = (vec![free, now.unguarded()], self.put(now));
         TxnRequest { compare, success, failure: vec![] }
     }
 
@@ -356,9 +359,11 @@ impl Seat {
         let absent = Compare::created(now.name.clone(), 0);
         let last_two = RangeRequest::under(self.queue.clone()).newest_first().limit(2).keys_only();
         let mine = RangeRequest::one(now.name.clone());
+        let mut success = self.put(now);
+        success.extend([self.read_first(), Op::range(last_two)]);
         TxnRequest {
             compare: vec![absent, now.unguarded()],
-            success: vec![self.put(now), self.read_first(), Op::range(last_two)],
+            success,
             failure: vec![self.read_first(), now.read_guard(), Op::range(mine)],
         }
     }
@@ -400,9 +405,20 @@ impl Seat {
         TxnRequest { success: vec![mine, forced], ..Default::default() }
     }
 
-    /// Hangs the key on `lease`, if nobody has written it since we did. Its place in the queue and its
-    /// fence stay. With the lease that it has, it shuts out every such request that was sent before.
-    pub(crate) fn move_to(&self, now: &Now, lease: i64) -> TxnRequest {
+    /// Hangs the key on a session of its own, if nobody has written it since we did. Its place in the queue
+    /// and its fence stay.
+    pub(crate) fn move_to(&self, keys: &Keys, now: &Now, lease: i64) -> TxnRequest {
+        let mut moved = self.hang_on(now, lease);
+        moved.success.push(Op::put(keys.session(lease), Bytes::new(), lease));
+        moved
+    }
+
+    /// Hangs the key on the session that it has, which shuts out every move that was sent before.
+    pub(crate) fn stay(&self, now: &Now) -> TxnRequest {
+        self.hang_on(now, now.session.lease())
+    }
+
+    fn hang_on(&self, now: &Now, lease: i64) -> TxnRequest {
         let moved = Op::put(now.name.clone(), self.value.clone(), lease);
         let unwritten = Compare::modified(now.name.clone(), now.written);
         TxnRequest {
@@ -429,8 +445,15 @@ impl Seat {
         TxnRequest { compare, success, failure }
     }
 
-    fn put(&self, now: &Now) -> RequestOp {
-        Op::put(now.name.clone(), self.value.clone(), now.session.lease())
+    /// Puts the claim's key, and with it the own key of a session that has only this claim: that both go
+    /// at once tells whoever watches that the session has ended.
+    fn put(&self, now: &Now) -> Vec<RequestOp> {
+        let lease = now.session.lease();
+        let mine = Op::put(now.name.clone(), self.value.clone(), lease);
+        match now.session.is_own() {
+            true => vec![mine, Op::put(now.session_key.clone(), Bytes::new(), lease)],
+            false => vec![mine],
+        }
     }
 
     fn read_first(&self) -> RequestOp {

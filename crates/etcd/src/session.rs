@@ -120,8 +120,8 @@ impl Session {
         self.ttl
     }
 
-    /// The revision at which the session's own key was last changed; zero for one that has none, since
-    /// it ends with its only claim.
+    /// The revision at which the session's own key was last changed; zero for one that has none yet, since
+    /// it comes with its only claim.
     pub(crate) fn guard(&self) -> i64 {
         self.guard.load(Ordering::Acquire)
     }

@@ -40,18 +40,12 @@ struct State {
     debts: Vec<Owed>,
 }
 
-/// A debt, and when it is to be paid.
+/// A debt, and when the server has paid it by itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Owed {
-    pub(crate) debt: Debt,
-    pub(crate) not_before: Time,
-    /// When the server has done it by itself.
-    pub(crate) until: Time,
+struct Owed {
+    debt: Debt,
+    until: Time,
 }
-
-/// How long the session of a single lock outlives it: whoever watches tells by that whether the lock was
-/// given back or has run out, see `watch.rs`.
-const AFTERLIFE: Duration = Duration::from_secs(2);
 
 /// Something that is to be undone at the server, however long that takes.
 #[derive(Clone, Debug)]
@@ -127,35 +121,27 @@ impl Sessions {
         state.shared.take_if(|known| Arc::ptr_eq(known, session));
     }
 
-    /// Ends a session of a single claim that a request may still create the key of.
-    pub(crate) fn end_now(&self, session: &Arc<Session>, now: Time) {
-        if session.is_own() && session.end(Loss::Session) {
-            self.forget(session);
-            self.owe(Debt::Revoke(session.lease(), session.ttl()), now);
-        }
-    }
-
-    /// Has it done, from `not_before` on.
-    fn owe(&self, debt: Debt, not_before: Time) {
+    /// Has it done as soon as that can be.
+    fn owe(&self, debt: Debt, now: Time) {
         let until = match &debt {
             // A new leader gives every lease its whole ttl again.
-            Debt::Revoke(_, ttl) => not_before.after(ttl.saturating_mul(2)),
+            Debt::Revoke(_, ttl) => now.after(ttl.saturating_mul(2)),
             // On a session that lives on, nobody else does it.
             Debt::Undo(_) | Debt::Release(..) => Time::NEVER,
         };
         let mut state = self.state();
         if !state.debts.iter().any(|known| known.debt.is(&debt)) {
-            state.debts.push(Owed { debt, not_before, until });
+            state.debts.push(Owed { debt, until });
         }
         drop(state);
         self.owed.notify_one();
     }
 
     /// What is owed, without what the server has done by itself meanwhile.
-    pub(crate) fn debts(&self, now: Time) -> Vec<Owed> {
+    pub(crate) fn debts(&self, now: Time) -> Vec<Debt> {
         let mut state = self.state();
         state.debts.retain(|owed| now < owed.until);
-        state.debts.clone()
+        state.debts.iter().map(|owed| owed.debt.clone()).collect()
     }
 
     pub(crate) fn paid(&self, debt: &Debt) {
@@ -310,8 +296,7 @@ impl Shared {
     pub(crate) fn let_end(&self, session: &Arc<Session>) {
         if session.is_own() && session.end(Loss::Session) {
             self.sessions.forget(session);
-            let later = self.clock.now().after(AFTERLIFE);
-            self.sessions.owe(Debt::Revoke(session.lease(), session.ttl()), later);
+            self.owe(Debt::Revoke(session.lease(), session.ttl()));
         }
     }
 

@@ -11,12 +11,13 @@ use tenure_core::time::Time;
 use tokio::task::JoinSet;
 
 use crate::backend::Shared;
+use crate::force::forced;
 use crate::jitter::jittered;
 use crate::link::Link;
 use crate::proto::{EventType, Filter, RangeRequest, WatchCreateRequest, WatchResponse, end_of};
 use crate::seat::Seat;
 use crate::session::Session;
-use crate::sessions::{Debt, Owed};
+use crate::sessions::Debt;
 use crate::trouble::Trouble;
 
 /// The pause between attempts to pay what is owed.
@@ -102,27 +103,20 @@ impl Shared {
     /// Undoes what was left undone, for as long as that takes.
     async fn pay(self: Arc<Self>) {
         loop {
-            for Owed { debt, .. } in self.due_debts() {
+            for debt in self.sessions.debts(self.clock.now()) {
                 if self.pay_off(&debt, &self.renewals).await.is_ok() {
                     self.sessions.paid(&debt);
                 }
             }
             // What could not be paid now is tried again after a pause.
-            let again = self.clock.now().after(jittered(PAY_EVERY));
-            let left = self.sessions.debts(self.clock.now());
-            let next = left.iter().map(|owed| owed.not_before.max(again)).min();
+            let now = self.clock.now();
+            let paid_up = self.sessions.debts(now).is_empty();
+            let again = if paid_up { Time::NEVER } else { now.after(jittered(PAY_EVERY)) };
             tokio::select! {
                 () = self.sessions.owed.notified() => {}
-                () = self.clock.sleep_until(next.unwrap_or(Time::NEVER)) => {}
+                () = self.clock.sleep_until(again) => {}
             }
         }
-    }
-
-    pub(crate) fn due_debts(&self) -> Vec<Owed> {
-        let now = self.clock.now();
-        let mut owed = self.sessions.debts(now);
-        owed.retain(|owed| owed.not_before <= now);
-        owed
     }
 
     pub(crate) async fn pay_off(&self, debt: &Debt, link: &Link) -> Result<(), Trouble> {
@@ -166,8 +160,11 @@ impl Shared {
         for kv in told.events.iter().filter_map(|event| event.kv.as_ref()) {
             let seat = self.keys.parse_forced(&kv.key).and_then(|token| self.seats.get(token));
             if let Some(seat) = seat.filter(|seat| seat.is_held()) {
-                let loss = Loss::Forced(String::from_utf8_lossy(&kv.value).into_owned());
-                self.tell(Notice::Lost { key: seat.key.clone(), token: seat.token, loss });
+                self.tell(Notice::Lost {
+                    key: seat.key.clone(),
+                    token: seat.token,
+                    loss: forced(kv),
+                });
             }
         }
     }

@@ -1,28 +1,35 @@
 //! Hints that locks have changed, told by the server, for whoever watches.
 //!
-//! In: changes of the keys of all claims. Out: hints for the engine, which looks at what they name.
+//! In: changes of all our keys. Out: hints for the engine, which looks at what they name, and how claims
+//! ended.
 //!
 //! Every watch has a stream of its own, kept up by a task that ends with the watch. After a cut everything
 //! is looked at.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::Token;
-use tenure_core::backend::{Hint, Hinter, Hints, hints};
+use bytes::Bytes;
+use tenure_core::backend::{Fate, Hint, Hinter, Hints, Loss, hints};
+use tenure_core::{Key, Token};
+use tokio::sync::watch;
 
 use crate::backend::Shared;
+use crate::force::forced;
 use crate::jitter::jittered;
+use crate::keys::Keys;
 use crate::link::Watching;
-use crate::proto::{EventType, WatchCreateRequest, WatchResponse, end_of};
+use crate::proto::{Event, EventType, KeyValue, WatchCreateRequest, WatchResponse, end_of};
 use crate::trouble::Trouble;
 use crate::value;
 
 /// The pause after a failure to watch.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many deleted keys are remembered until somebody asks what became of their claims.
-const DEPARTED_MAX: usize = 1_000;
+/// How many claims are remembered that have ended.
+const DEPARTED_MAX: usize = 10_000;
+/// How long to wait for being told of what a look has shown.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// How often a watched connection is asked for a sign of life.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
@@ -36,25 +43,101 @@ impl Shared {
     }
 }
 
-/// Claims whose keys a watch has seen deleted, and the lease that each hung on. A lock that was given back
-/// leaves its lease, for a while at least; one that ran out went with it.
+/// How claims ended whose keys a watch has seen go.
 #[derive(Debug, Default)]
-pub(crate) struct Departed(Mutex<VecDeque<(Token, i64)>>);
+pub(crate) struct Departed(watch::Sender<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    fates: HashMap<Token, Fate>,
+    /// The oldest first.
+    order: VecDeque<Token>,
+}
 
 impl Departed {
-    fn add(&self, token: Token, lease: i64) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= DEPARTED_MAX {
-            known.pop_front();
-        }
-        known.push_back((token, lease));
+    fn add(&self, departures: Vec<(Token, Fate)>) {
+        self.0.send_modify(|known| {
+            for (token, fate) in departures {
+                known.add(token, fate);
+            }
+        });
     }
 
-    /// The lease that the claim's key hung on, if that was seen. Asked for once.
-    pub(crate) fn take(&self, token: Token) -> Option<i64> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = known.iter().rposition(|(known, _)| *known == token)?;
-        known.remove(at).map(|(_, lease)| lease)
+    /// How these claims ended. What a look shows may be told of a little later: that is waited for.
+    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Vec<Option<Fate>> {
+        let mut told = self.0.subscribe();
+        let all = told.wait_for(|known| ended.iter().all(|(_, it)| known.fates.contains_key(it)));
+        // In vain where a watch was cut meanwhile.
+        let _ = tokio::time::timeout(TOLD_WITHIN, all).await;
+        let known = self.0.borrow();
+        ended.iter().map(|(_, token)| known.fates.get(token).cloned()).collect()
+    }
+}
+
+impl Known {
+    /// Several watches may tell of the same.
+    fn add(&mut self, token: Token, fate: Fate) {
+        if self.fates.insert(token, fate).is_some() {
+            return;
+        }
+        self.order.push_back(token);
+        if self.order.len() > DEPARTED_MAX {
+            self.order.pop_front().map(|oldest| self.fates.remove(&oldest));
+        }
+    }
+}
+
+/// What was done at one revision, and so at once. A lock that goes with its session's own key has run out,
+/// one with a word about it was taken away, and one that goes alone was given back.
+#[derive(Default)]
+struct Deed {
+    gone: Vec<(Token, i64)>,
+    closed: Vec<Token>,
+    ended: HashSet<Bytes>,
+    words: HashMap<Token, Loss>,
+}
+
+impl Deed {
+    fn read(keys: &Keys, events: &[Event]) -> Self {
+        let mut deed = Deed::default();
+        for event in events {
+            match (event.r#type(), &event.kv) {
+                (EventType::Delete, Some(kv)) => deed.deleted(kv, event.prev_kv.as_ref()),
+                (EventType::Put, Some(kv)) => deed.written(keys, kv),
+                (_, None) => {}
+            }
+        }
+        deed
+    }
+
+    fn deleted(&mut self, kv: &KeyValue, before: Option<&KeyValue>) {
+        match before.and_then(|before| Some((value::token(&before.value)?, before.lease))) {
+            Some(gone) => self.gone.push(gone),
+            None => drop(self.ended.insert(kv.key.clone())),
+        }
+    }
+
+    fn written(&mut self, keys: &Keys, kv: &KeyValue) {
+        if let Some(token) = keys.parse_forced(&kv.key) {
+            self.words.insert(token, forced(kv));
+        } else if value::is_closed(&kv.value) {
+            self.closed.extend(value::token(&kv.value));
+        }
+    }
+
+    fn fates(mut self, keys: &Keys) -> Vec<(Token, Fate)> {
+        let closed = std::mem::take(&mut self.closed).into_iter();
+        let gone = std::mem::take(&mut self.gone).into_iter();
+        let fate = |(token, lease)| (token, self.fate(keys, token, lease));
+        closed.map(|token| (token, Fate::Released)).chain(gone.map(fate)).collect()
+    }
+
+    fn fate(&self, keys: &Keys, token: Token, lease: i64) -> Fate {
+        match self.words.get(&token) {
+            Some(forced) => forced.clone().into(),
+            None if self.ended.contains(&keys.session(lease)) => Loss::Expired.into(),
+            None => Fate::Released,
+        }
     }
 }
 
@@ -67,7 +150,7 @@ struct Eyes {
 impl Eyes {
     /// Has the server tell us of changes. It has begun when this returns.
     async fn open(&self) -> Result<Watching, Trouble> {
-        let key = self.shared.keys.locks();
+        let key = Bytes::copy_from_slice(self.shared.keys.root().as_bytes());
         let range_end = end_of(&key);
         let create = WatchCreateRequest { key, range_end, prev_kv: true, ..Default::default() };
         self.shared.calls.watch(create).await
@@ -101,16 +184,16 @@ impl Eyes {
         }
     }
 
+    /// How claims ended is known before anybody is told to look.
     fn pass_on(&self, told: &WatchResponse) {
-        for event in &told.events {
-            let key = event.kv.as_ref().and_then(|kv| self.shared.keys.parse(&kv.key));
-            let Some(key) = key else { continue };
-            if let (EventType::Delete, Some(prev)) = (event.r#type(), &event.prev_kv)
-                && let Some(token) = value::token(&prev.value)
-            {
-                self.shared.departed.add(token, prev.lease);
-            }
-            self.hinter.tell(Hint::Changed(key));
+        let keys = &self.shared.keys;
+        let at_once = told.events.chunk_by(|one, next| one.revision() == next.revision());
+        let departures: Vec<_> = at_once.flat_map(|it| Deed::read(keys, it).fates(keys)).collect();
+        if !departures.is_empty() {
+            self.shared.departed.add(departures);
+        }
+        for kv in told.events.iter().filter_map(|event| event.kv.as_ref()) {
+            keys.parse(&kv.key).into_iter().for_each(|key| self.hinter.tell(Hint::Changed(key)));
         }
     }
 

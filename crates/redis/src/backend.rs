@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, LockInfo,
-    Loss, Notice, Notices, Query, Release, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, Hints,
+    LockInfo, Loss, Notice, Notices, Query, Release, Term, Then,
 };
 use tenure_core::doctor::Finding;
 use tenure_core::time::{Clock, Time};
@@ -465,7 +465,7 @@ impl Backend for Redis {
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         Box::pin(async move { Ok(self.shared.fates(ended).await?) })
     }
 

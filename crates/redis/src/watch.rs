@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind, Value};
-use tenure_core::backend::{Hint, Hinter, Hints, Loss, hints};
+use tenure_core::backend::{Fate, Hint, Hinter, Hints, Loss, hints};
 use tenure_core::{Key, Token};
 use tokio::sync::Notify;
 
@@ -42,7 +42,7 @@ impl Shared {
     }
 
     /// Who took the locks of these claims away, for those that an operator did.
-    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Loss>>, Trouble> {
+    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Trouble> {
         let mut pipe = redis::pipe();
         for (key, token) in ended {
             pipe.cmd("GET").arg(self.keys.forced(key, *token));
@@ -52,9 +52,9 @@ impl Shared {
     }
 }
 
-fn forced(by: Value) -> Option<Loss> {
+fn forced(by: Value) -> Option<Fate> {
     let by: Option<String> = redis::from_redis_value(by).ok()?;
-    by.map(Loss::Forced)
+    by.map(|by| Loss::Forced(by).into())
 }
 
 pub(crate) fn say_blind(trouble: &Trouble) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, Hints, LockInfo, Loss,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, Grant, Hints, LockInfo,
     Notices, Query, Release, Renewal, Term, Then,
 };
 use tenure_core::time::Clock;
@@ -200,7 +200,7 @@ impl<M: Meddler> Backend for Meddled<M> {
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         self.inner.fates(ended)
     }
 

@@ -41,8 +41,8 @@ pub use doctor::examine;
 use state::Shared;
 
 use crate::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Loss,
-    Notices, Query, Release, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, LockInfo,
+    Loss, Notices, Query, Release, Then,
 };
 use crate::claim::{Claim, Mode, Token};
 use crate::doctor::{Finding, trial};
@@ -181,9 +181,10 @@ impl Backend for FileLocks {
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         let state = self.shared.state();
-        let fates = ended.iter().map(|(_, token)| state.is_buried(*token).then_some(Loss::Session));
+        let fates =
+            ended.iter().map(|(_, token)| state.is_buried(*token).then_some(Loss::Session.into()));
         let fates = fates.collect();
         Box::pin(async { Ok(fates) })
     }

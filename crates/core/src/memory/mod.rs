@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, LockInfo, Loss,
-    Notices, Query, Release, Renewal, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, LockInfo,
+    Loss, Notices, Query, Release, Renewal, Term, Then,
 };
 use crate::claim::{Claim, Mode, Sight, Token};
 use crate::doctor::{Check, Finding, trial};
@@ -204,7 +204,7 @@ impl Backend for Memory {
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         Box::pin(
             async move { Ok(ended.iter().map(|(_, token)| self.space.fate(*token)).collect()) },
         )

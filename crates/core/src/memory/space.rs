@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast};
 
 use crate::backend::{
-    Attempt, Fault, FaultKind, Grant, Holding, LockInfo, Loss, Notice, Notices, Query, Release,
-    Term, Then, Waiting,
+    Attempt, Fate, Fault, FaultKind, Grant, Holding, LockInfo, Loss, Notice, Notices, Query,
+    Release, Term, Then, Waiting,
 };
 use crate::claim::{Claim, Holder, Token};
 use crate::fence::{self, Fence};
@@ -186,10 +186,10 @@ impl Space {
     }
 
     /// Who took the lock from this claim, if somebody did.
-    pub(super) fn fate(&self, token: Token) -> Option<Loss> {
+    pub(super) fn fate(&self, token: Token) -> Option<Fate> {
         let state = self.state();
         let taken = state.forced.iter().find(|taken| taken.token == token)?;
-        Some(Loss::Forced(taken.by.clone()))
+        Some(Loss::Forced(taken.by.clone()).into())
     }
 
     /// Forgets all holders; their tokens.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Hints, LockInfo, Loss, Query};
+use crate::backend::{Fate, Hints, LockInfo, Loss, Query};
 use crate::claim::{Holder, Token};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -97,11 +97,12 @@ impl What {
     }
 }
 
-impl From<Loss> for What {
-    fn from(loss: Loss) -> What {
-        match loss {
-            Loss::Forced(by) => What::Forced(by),
-            _ => What::Lost,
+impl From<Fate> for What {
+    fn from(fate: Fate) -> What {
+        match fate {
+            Fate::Released => What::Released,
+            Fate::Lost(Loss::Forced(by)) => What::Forced(by),
+            Fate::Lost(_) => What::Lost,
         }
     }
 }
@@ -326,6 +327,6 @@ impl Watch {
 async fn fates(engine: &Engine, ended: &[(Key, Token)]) -> Result<HashMap<Token, What>, Error> {
     let fates = engine.backend.fates(ended).await.map_err(|fault| Error::backend(None, fault))?;
     let known =
-        ended.iter().zip(fates).filter_map(|((_, token), loss)| Some((*token, loss?.into())));
+        ended.iter().zip(fates).filter_map(|((_, token), fate)| Some((*token, fate?.into())));
     Ok(known.collect())
 }

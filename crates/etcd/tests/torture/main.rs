@@ -14,6 +14,7 @@ mod queue;
 mod late;
 mod network;
 mod operator;
+mod watch;
 mod cluster;
 mod rounds;
 mod input;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use tenure_core::backend::{BoxFuture, Fault, Hint, Hinter, Hints, LockInfo, Loss, Query, hints};
+use tenure_core::backend::{BoxFuture, Fate, Fault, Hint, Hinter, Hints, LockInfo, Query, hints};
 use tenure_core::{Key, Token};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -65,12 +65,12 @@ impl Shared {
         Ok(keys)
     }
 
-    pub(super) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Loss>>, Fault> {
+    pub(super) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Fault> {
         let asked = ended.iter().map(|one| -> BoxFuture<'_, _> { Box::pin(self.fate(one)) });
         together(asked).await.into_iter().collect()
     }
 
-    async fn fate(&self, ended: &(Key, Token)) -> Result<Option<Loss>, Fault> {
+    async fn fate(&self, ended: &(Key, Token)) -> Result<Option<Fate>, Fault> {
         let mut hops = Hops::new(self, &ended.0);
         loop {
             let owner = hops.next().await?;

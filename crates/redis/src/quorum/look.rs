@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Fault, Holding, LockInfo, Loss, Query};
+use tenure_core::backend::{Fate, Fault, Holding, LockInfo, Query};
 use tenure_core::{Key, Token};
 
 use super::Shared;
@@ -37,7 +37,7 @@ impl Shared {
     }
 
     /// Who took the locks of these claims away, where enough nodes know it to have ended one.
-    pub(super) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Loss>>, Fault> {
+    pub(super) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Fault> {
         let asked: Arc<[(Key, Token)]> = ended.into();
         let told = self.look(|node| {
             let asked = asked.clone();
@@ -46,9 +46,9 @@ impl Shared {
         let told = told.await?;
         let enough = self.nodes.len() - majority(self.nodes.len());
         let fate = |index: usize| {
-            let losses: Vec<&Loss> =
-                told.iter().filter_map(|losses| losses.get(index)?.as_ref()).collect();
-            losses.first().filter(|_| losses.len() > enough).map(|loss| (*loss).clone())
+            let fates: Vec<&Fate> =
+                told.iter().filter_map(|fates| fates.get(index)?.as_ref()).collect();
+            fates.first().filter(|_| fates.len() > enough).map(|fate| (*fate).clone())
         };
         Ok((0..ended.len()).map(fate).collect())
     }

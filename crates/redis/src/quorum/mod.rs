@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fault, Grant, LockInfo, Loss, Notice,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, Grant, LockInfo, Notice,
     Notices, Query, Release, Term, Then,
 };
 use tenure_core::doctor::Finding;
@@ -334,7 +334,7 @@ impl Backend for Quorum {
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Loss>>, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
         Box::pin(self.shared.fates(ended))
     }
 
