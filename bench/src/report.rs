@@ -32,6 +32,9 @@ pub(crate) struct Cycle {
     pub(crate) cpu: f64,
 }
 
+/// Of what is measured for comparison only.
+pub(crate) const NO_BAR: f64 = f64::INFINITY;
+
 /// One figure and its bar.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
@@ -91,7 +94,11 @@ impl Figure {
             _ => [none(), none(), none()],
         };
         let ratio = self.ratio().map_or_else(none, |ratio| format!("{ratio:.2}"));
-        let bar = self.ratio().map_or_else(|| micros(self.bar), |_| format!("{:.2}", self.bar));
+        let bar = match self.ratio() {
+            _ if self.bar == NO_BAR => none(),
+            Some(_) => format!("{:.2}", self.bar),
+            None => micros(self.bar),
+        };
         let met = if self.is_met() { "" } else { "missed" };
         [self.name.into(), ours, bare, ratio, spread, bar, cpu, cpu_bare, met.into()]
     }
@@ -127,7 +134,7 @@ impl Report {
     }
 
     /// One line of JSON. `ratio` is ours ÷ bare; `bar` is the most that it may be, or, where `ratio` is
-    /// `null`, the most that `ours_us` may be. What is counted has no time.
+    /// `null`, the most that `ours_us` may be; or `null` for what has none. What is counted has no time.
     pub fn json(&self) -> String {
         #[derive(Serialize)]
         struct Listing {

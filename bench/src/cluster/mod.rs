@@ -10,7 +10,7 @@ use crate::bench::{Entry, Run};
 use crate::error::Error;
 use crate::fleet::{self, DRAIN, Fleet};
 use crate::redis::bare::Bare;
-use crate::redis::pingpong::{Channels, PingPong};
+use crate::redis::pingpong::{Channels, Hop, PingPong};
 use crate::report::{Figure, Measure};
 use crate::rounds::{Lap, interleave};
 
@@ -71,7 +71,7 @@ async fn handover(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure,
     let pingpong = PingPong::connect(&node, channels, Channels::Sharded).await?;
     let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
     let ours = async |lap| fleet.pass_round(lap).await;
-    let measured = interleave(run, ours, async |lap| pingpong.play(lap).await).await;
+    let measured = interleave(run, ours, async |lap| pingpong.play(lap, Hop::Message).await).await;
     fleet.close().await;
     measured
 }

@@ -7,7 +7,7 @@ use crate::bench::Run;
 use crate::error::Error;
 use crate::fleet::Fleet;
 use crate::redis::Site;
-use crate::redis::pingpong::{Channels, PingPong};
+use crate::redis::pingpong::{Channels, Hop, PingPong};
 use crate::report::Measure;
 use crate::rounds::interleave;
 
@@ -19,7 +19,16 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Resul
     let pingpong = PingPong::connect(&site.url, channels, Channels::Plain).await?;
     let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
     let ours = async |lap| fleet.pass_round(lap).await;
-    let measured = interleave(run, ours, async |lap| pingpong.play(lap).await).await;
+    let measured = interleave(run, ours, async |lap| pingpong.play(lap, Hop::Message).await).await;
     fleet.close().await;
     measured
+}
+
+/// What two requests cost that do nothing but tell the other: no hand-over by this driver to this server
+/// takes less.
+pub(crate) async fn least(run: &Run<'_>, site: &Site) -> Result<Measure, Error> {
+    let channels = [site.bare_key(0), site.bare_key(1)];
+    let pingpong = PingPong::connect(&site.url, channels, Channels::Plain).await?;
+    let scripts = async |lap| pingpong.play(lap, Hop::TwoScripts).await;
+    interleave(run, scripts, async |lap| pingpong.play(lap, Hop::Message).await).await
 }

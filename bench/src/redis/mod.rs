@@ -21,7 +21,7 @@ use crate::bench::{Entry, Run};
 use crate::error::Error;
 use crate::fleet::DRAIN;
 use crate::local;
-use crate::report::Figure;
+use crate::report::{Figure, NO_BAR};
 pub(crate) use bare::{Bare, client as bare_client};
 use kv::Verb;
 use uncontended::Fencing;
@@ -37,6 +37,7 @@ pub(crate) enum Kind {
     Handover {
         lockers: usize,
     },
+    LeastHandover,
     Local,
     RequestsPerCycle,
     RequestsPerHandover,
@@ -61,6 +62,7 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
     Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
     Entry { names: &["handover/64"], kind: Kind::Handover { lockers: 64 } },
+    Entry { names: &["handover/least"], kind: Kind::LeastHandover },
     Entry { names: &[local::NAME], kind: Kind::Local },
     Entry { names: &[requests::CYCLE], kind: Kind::RequestsPerCycle },
     Entry { names: &[requests::HANDOVER], kind: Kind::RequestsPerHandover },
@@ -96,6 +98,10 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
         Kind::Handover { lockers } => {
             let measure = handover::measure(run, site, lockers).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar: handover::BAR }])
+        }
+        Kind::LeastHandover => {
+            let measure = handover::least(run, site).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar: NO_BAR }])
         }
         Kind::Local => Ok(vec![local::measure(run, &site.locker).await?]),
         Kind::RequestsPerCycle => Ok(vec![requests::per_cycle(run, site).await?]),

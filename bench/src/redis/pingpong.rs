@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Script, Value};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -44,6 +44,16 @@ impl Channels {
     }
 }
 
+/// How one tells the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Hop {
+    /// By a message.
+    Message,
+    /// By a script that does nothing but send it, and then one more that does nothing: two requests, as
+    /// every hand-over needs, and none of what it is for.
+    TwoScripts,
+}
+
 pub(crate) struct PingPong {
     players: [Arc<Mutex<Player>>; 2],
     homes: [Home; 2],
@@ -57,6 +67,20 @@ struct Player {
     /// The channel that the other listens to.
     other: String,
     channels: Channels,
+    scripts: Scripts,
+}
+
+/// As short as scripts can be.
+struct Scripts {
+    publish: Script,
+    nothing: Script,
+}
+
+impl Scripts {
+    fn new() -> Self {
+        let publish = Script::new("return redis.call('PUBLISH', ARGV[1], ARGV[2])");
+        Scripts { publish, nothing: Script::new("return false") }
+    }
 }
 
 impl PingPong {
@@ -78,10 +102,10 @@ impl PingPong {
     }
 
     /// Plays until the lap is over. How often the ball has arrived.
-    pub(crate) async fn play(&self, lap: Lap) -> Result<u64, Error> {
+    pub(crate) async fn play(&self, lap: Lap, hop: Hop) -> Result<u64, Error> {
         let game = together_at(self.homes.iter().map(Home::runtime), |number| {
             let (player, lap) = (self.players[number].clone(), lap.clone());
-            async move { player.lock().await.play(number == 0, &lap).await }
+            async move { player.lock().await.play(number == 0, &lap, hop).await }
         });
         let lost = |_| Error::surprise("a message between bare clients was lost");
         tokio::time::timeout(LONGEST, game).await.map_err(lost)?
@@ -101,28 +125,42 @@ impl Player {
         let config = config.set_push_sender(told);
         let mut inbox = client.get_multiplexed_async_connection_with_config(&config).await?;
         redis::cmd(channels.subscribe()).arg(own).exec_async(&mut inbox).await?;
-        Ok(Player { commands, _inbox: inbox, heard, other, channels })
+        Ok(Player { commands, _inbox: inbox, heard, other, channels, scripts: Scripts::new() })
     }
 
-    async fn play(&mut self, serves: bool, lap: &Lap) -> Result<u64, Error> {
+    async fn play(&mut self, serves: bool, lap: &Lap, hop: Hop) -> Result<u64, Error> {
         let mut hops = 0;
         if serves {
-            self.tell(BALL).await?;
+            self.tell(BALL, hop).await?;
         }
         while self.hear().await? == BALL.as_bytes() {
             hops += 1;
             if !lap.goes_on() {
-                self.tell(END).await?;
+                self.tell(END, hop).await?;
                 break;
             }
-            self.tell(BALL).await?;
+            self.tell(BALL, hop).await?;
         }
         Ok(hops)
     }
 
-    async fn tell(&mut self, what: &str) -> Result<(), Error> {
-        let mut publish = redis::cmd(self.channels.publish());
-        Ok(publish.arg(&self.other).arg(what).exec_async(&mut self.commands).await?)
+    async fn tell(&mut self, what: &str, hop: Hop) -> Result<(), Error> {
+        match hop {
+            Hop::Message => {
+                let mut publish = redis::cmd(self.channels.publish());
+                publish.arg(&self.other).arg(what).exec_async(&mut self.commands).await?;
+            }
+            Hop::TwoScripts => {
+                let mut publish = self.scripts.publish.arg(&self.other);
+                publish.arg(what).invoke_async::<u64>(&mut self.commands).await?;
+                self.scripts
+                    .nothing
+                    .prepare_invoke()
+                    .invoke_async::<()>(&mut self.commands)
+                    .await?;
+            }
+        }
+        Ok(())
     }
 
     async fn hear(&mut self) -> Result<Vec<u8>, Error> {
