@@ -71,8 +71,12 @@ impl Form {
     }
 }
 
-/// What the commands for channels are called where each channel has a slot.
-const SHARDED: [(&str, &str); 2] = [("'PUBLISH'", "'SPUBLISH'"), ("'NUMSUB'", "'SHARDNUMSUB'")];
+/// What is said of channels where each has a slot. Those have no patterns: whoever is counted by
+/// `SPUBLISH` listens to this one, and need not be asked for by name before.
+const SHARDED: [(&str, &str); 2] = [
+    ("'PUBLISH'", "'SPUBLISH'"),
+    ("redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)", "{ client, 1 }"),
+];
 
 /// What several scripts share. Included below the usual case, which is not to pay for it.
 const PARTS: [(&str, &str); 3] = [

@@ -22,7 +22,8 @@ local value = redis.pcall('GET', lock)
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
 local flag, holder, rest
 if type(value) == 'string' then
-  flag, holder, rest = string.match(value, '^([-*])t1:[^:]*:([^:]*):(.*)$')
+  -- `rest` is where the words for people start.
+  flag, holder, rest = string.match(value, '^([-*])t1:[^:]*:([^:]*):()')
 end
 
 -- The usual case: ours, and nobody waits.
@@ -39,6 +40,11 @@ end
 if holder == token and closed == 0 then
   local first = redis.pcall('ZRANGE', queue, '0', '1')
   local next, after = first[1], first[2]
+  -- Whoever waited has gone.
+  if not (next or first.err) then
+    redis.call('DEL', lock)
+    return token .. ' freed'
+  end
   local ours = next == token or after == token
   local beat = next and not ours and redis.pcall('HGET', beats, next)
   local good, ttl, client, words
@@ -87,7 +93,7 @@ end
 
 if closed > 0 then
   -- Without its token, so that nobody can release it again; the words for people stay.
-  redis.call('SET', lock, '-t1:closed::' .. rest, 'PX', closed)
+  redis.call('SET', lock, '-t1:closed::' .. string.sub(value, rest), 'PX', closed)
   pcall(rouse)
   return { token, 'freed' }
 end

@@ -18,7 +18,8 @@ if redis.call('EXISTS', lock, KEYS[3]) > 0 then return token .. ' more' end
 -- The fence first: where there is none to be had, nothing is left behind.
 --@include clock.lua
 local last = redis.pcall('SET', fence, text, 'GET')
-if not last or (tonumber(last) or now) < now then
+local count = type(last) == 'string' and #last < 17 and not string.find(last, '%D') and tonumber(last)
+if not last or count and count < now then
   redis.call('SET', lock, ARGV[2], 'PX', ARGV[3])
   return token .. ' granted ' .. text
 end

@@ -89,18 +89,22 @@ async fn t21_prefixes_and_databases_are_apart() {
     assert_eq!(one.list("*").await.unwrap().len(), 1);
 }
 
-/// t26: a fence counter that no count can have reached gives no lock, and is not overwritten.
+/// t26: a fence counter that no count can have reached gives no lock, and is not overwritten; neither on a
+/// key that nobody else wants nor, the second time, by the full form.
 #[tokio::test]
 async fn t26_a_corrupt_fence_grants_nothing() {
     let server = RedisServer::start();
     let (a, mut raw) = (locker(&server).await, server.client());
     for corrupt in ["text", "9223372036854775807", "9007199254740993", "-1", "1e3", "", "0x10"] {
         raw.command(&["SET", "tenure:fence", corrupt]);
-        let error = within("a refusal", a.lock("k").into_future()).await.unwrap_err();
-        assert!(error.is_refused(), "{corrupt}: {error:?}");
-        assert!(whole(&error).contains("`tenure:fence`"), "{}", whole(&error));
-        assert_eq!(get(&server, "tenure:fence").as_deref(), Some(corrupt));
-        assert_eq!(get(&server, LOCK), None, "{corrupt}: no lock is left");
+        for key in [corrupt, corrupt, "k"].map(|name| format!("k-{name}")) {
+            let error = within("a refusal", a.lock(&key).into_future()).await.unwrap_err();
+            assert!(error.is_refused(), "{corrupt}: {error:?}");
+            assert!(whole(&error).contains("`tenure:fence`"), "{}", whole(&error));
+            assert_eq!(get(&server, "tenure:fence").as_deref(), Some(corrupt));
+            let lock = get(&server, &format!("tenure:lock:{key}"));
+            assert_eq!(lock, None, "{corrupt}: no lock is left");
+        }
     }
     raw.command(&["DEL", "tenure:fence"]);
     raw.command(&["LPUSH", "tenure:fence", "1"]);
