@@ -203,8 +203,8 @@ impl Shared {
             Then::Free => None,
             Then::Closed(rest) => Some(rest),
         };
-        let (run, alone) =
-            (Run::release(&self.keys, claim, closed), claim.shared_owner().is_none());
+        let run = Run::release(&self.keys, claim, closed).others_first();
+        let alone = claim.shared_owner().is_none();
         let cut = match cut {
             Some(cut) => cut,
             None => match run.on(self.commands.of(claim.key())).await {

@@ -197,6 +197,34 @@ async fn calls_at_a_time_keep_their_order() {
     }
 }
 
+/// A call that is alone, and that nobody waits for, is sent before whatever is asked for after it.
+#[tokio::test]
+async fn a_lone_call_that_nobody_waits_for() {
+    let server = RedisServer::start();
+    let live = target(&server.url()).connect(None, None).await.unwrap();
+    for number in 1..=50 {
+        let push = || redis::cmd("RPUSH").arg("list").arg(number).clone();
+        let dropped = [Way::Plain, Way::OthersFirst][number % 2];
+        drop(live.calls().call(push(), dropped));
+        let length = live.calls().call(push(), Way::Plain).await.unwrap();
+        assert_eq!(length, redis::Value::Int(i64::try_from(number * 2).unwrap()));
+    }
+}
+
+/// What is asked for so that others hear first is answered all the same, also where the server would
+/// rather not be asked for signs of life.
+#[tokio::test]
+async fn others_first_is_answered() {
+    let server = RedisServer::start();
+    let live = target(&server.url()).connect(None, None).await.unwrap();
+    for rights in ["+ping", "-ping"] {
+        server.client().command(&["ACL", "SETUSER", "default", rights]);
+        let echo = redis::cmd("ECHO").arg("word").clone();
+        let said = live.calls().call(echo, Way::OthersFirst).await.unwrap();
+        assert_eq!(said, redis::Value::BulkString(b"word".to_vec()), "{rights}");
+    }
+}
+
 /// A call on a connection that has been dropped is answered as one that broke is.
 #[tokio::test]
 async fn a_call_without_a_connection() {

@@ -148,6 +148,7 @@ pub(crate) struct Run {
     token: Token,
     /// By the hash of the flagged form, which nearly every server knows, or of the sharded one.
     command: Cmd,
+    way: Way,
 }
 
 impl Run {
@@ -171,7 +172,7 @@ impl Run {
         words.add("NX");
         words.add("PX");
         words.add_number(millis(claim.ttl()));
-        Run { form: None, token: claim.token(), command: words.command() }
+        Run { form: None, token: claim.token(), command: words.command(), way: Way::Plain }
     }
 
     /// Free the lock if it is plainly ours.
@@ -244,7 +245,12 @@ impl Run {
     }
 
     pub(crate) fn of(form: &'static Form, token: Token, words: Words) -> Self {
-        Run { form: Some(form), token, command: words.command() }
+        Run { form: Some(form), token, command: words.command(), way: Way::Plain }
+    }
+
+    /// The same, so that whoever gets the lock by it hears of it before we are answered.
+    pub(crate) fn others_first(self) -> Self {
+        Run { way: Way::OthersFirst, ..self }
     }
 
     fn by_hash(&self, live: &Live) -> Cmd {
@@ -275,7 +281,7 @@ impl Run {
         link: &Link,
         live: &Arc<Live>,
     ) -> Result<A, Trouble> {
-        match link.call(live, self.by_hash(live)).await {
+        match link.call_by(live, self.by_hash(live), self.way).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => {
                 Box::pin(self.anew(link, live, Way::Plain)).await
             }
