@@ -1,13 +1,11 @@
 //! A Redis Cluster: failovers, and slots that move while locks in them are held and waited for.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use tenure_core::time::UnixMillis;
-
 use super::arena::{Arena, Fault, Strike};
-use super::redis::{LOCK, label};
+use super::places::Places;
+use super::redis::{LOCK, label, text};
 use crate::servers::{RedisClient, RedisCluster, RedisServer, Reply};
 use crate::wait::pass;
 
@@ -16,8 +14,7 @@ pub struct ClusterArena {
     cluster: RedisCluster,
     /// The connections that look, made again when they break.
     eyes: Mutex<HashMap<u16, RedisClient>>,
-    /// Whether a replica has taken a master's place without having been told everything.
-    died: AtomicBool,
+    places: Places,
 }
 
 impl ClusterArena {
@@ -42,8 +39,8 @@ impl ClusterArena {
 
     /// Three masters with a replica each.
     pub fn start() -> Self {
-        let (eyes, died) = Default::default();
-        ClusterArena { cluster: RedisCluster::start(), eyes, died }
+        let (eyes, places) = Default::default();
+        ClusterArena { cluster: RedisCluster::start(), eyes, places }
     }
 
     /// Asks `node` on a connection that is kept.
@@ -69,29 +66,6 @@ impl ClusterArena {
         Some(label(&value))
     }
 
-    /// Whether it is a place in a queue that was left at a master which died before its replica knew. Its
-    /// heartbeat has ended: whoever comes next has to clear it away.
-    fn is_stale(&self, node: &RedisServer, key: &str) -> bool {
-        let beats = key.replace("tenure:queue:", "tenure:beat:");
-        let place = self.died.load(Ordering::Relaxed) && beats.starts_with("tenure:beat:");
-        let Some(Reply::Many(beats)) = self.ask(node, &["HVALS", &beats]).filter(|_| place) else {
-            return false;
-        };
-        let good = |beat: &Reply| text(beat)?.split(' ').next()?.parse::<u64>().ok();
-        let now = UnixMillis::now().0;
-        beats.iter().all(|beat| good(beat).is_some_and(|good| good < now))
-    }
-
-    /// Locks and releases the key of a queue, as whoever comes next does.
-    fn come_next(&self, queue: &str) {
-        let name = queue.split_once("}:").map_or(queue, |(_, name)| name);
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        runtime.block_on(async {
-            let locker = tenure::connect(&self.url()).await.expect("the cluster is whole");
-            locker.lock(name).await.expect("the lock is free").release().await.expect("it is ours");
-        });
-    }
-
     fn some_master(&self, strike: &mut Strike<'_>) -> &RedisServer {
         let masters = self.cluster.masters();
         let some: &&RedisServer = strike.dice.pick(&masters);
@@ -102,7 +76,7 @@ impl ClusterArena {
     fn switch(&self, strike: &mut Strike<'_>, deed: fn(&RedisServer), back: fn(&RedisServer)) {
         let slot = self.cluster.slot_of(&format!("{LOCK}{}", strike.key()));
         let before = self.cluster.owner(slot);
-        self.died.store(true, Ordering::Relaxed);
+        self.places.master_dies();
         deed(before);
         self.cluster.wait_for_another(slot, before);
         back(before);
@@ -116,13 +90,6 @@ impl ClusterArena {
         let masters = self.cluster.masters();
         let others: Vec<_> = masters.into_iter().filter(|node| node.port() != from).collect();
         (slot, *strike.dice.pick(&others))
-    }
-}
-
-fn text(reply: &Reply) -> Option<&str> {
-    match reply {
-        Reply::Text(text) => Some(text),
-        _ => None,
     }
 }
 
@@ -145,9 +112,7 @@ impl Arena for ClusterArena {
             let Some(Reply::Many(keys)) = self.ask(node, &["KEYS", "*"]) else { continue };
             let names = keys.iter().filter_map(text).filter(|key| !key.contains("tenure:fence"));
             for key in names {
-                if self.is_stale(node, key) {
-                    self.come_next(key);
-                }
+                self.places.clear(&self.url(), key, |words| self.ask(node, words));
                 left.push(key.into());
             }
         }

@@ -19,6 +19,7 @@
 //! | `cluster.rs` | a Redis Cluster of three masters and three replicas |
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
 //! | `field.rs` | the contenders |
+//! | `places.rs` | places in a queue that a dead master left behind |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
 //! | `pauses.rs` | how long faults kept a free key from being had |
 //! | `outcome.rs` | figures |
@@ -30,6 +31,7 @@ mod field;
 mod orphans;
 mod outcome;
 mod pauses;
+mod places;
 mod quorum;
 mod redis;
 mod sentinel;

@@ -122,8 +122,14 @@ impl Arena for RedisArena {
 
 /// The label in a lock's value.
 pub(super) fn label(value: &Reply) -> Option<String> {
-    let Reply::Text(value) = value else { return None };
-    value.split(':').nth(BEFORE_LABEL).map(Into::into)
+    text(value)?.split(':').nth(BEFORE_LABEL).map(Into::into)
+}
+
+pub(super) fn text(reply: &Reply) -> Option<&str> {
+    match reply {
+        Reply::Text(text) => Some(text),
+        _ => None,
+    }
 }
 
 fn cut(arena: &RedisArena, strike: &mut Strike<'_>) {

@@ -1,12 +1,16 @@
 //! A master with replicas that Sentinels watch, and failovers.
 
 use super::arena::{Arena, Fault, Strike};
-use super::redis::{LOCK, label};
+use super::places::Places;
+use super::redis::{LOCK, label, text};
 use crate::servers::{RedisServer, Reply, SentinelSet};
 use crate::wait::pass;
 
 /// A set of the campaign's own. The first Sentinel is left alone: the campaign asks it.
-pub struct SentinelArena(SentinelSet);
+pub struct SentinelArena {
+    set: SentinelSet,
+    places: Places,
+}
 
 impl SentinelArena {
     /// Failovers. They can lose what no replica had yet, and with it a lock.
@@ -19,30 +23,31 @@ impl SentinelArena {
 
     /// Three Sentinels, a master, two replicas.
     pub fn start() -> Self {
-        SentinelArena(SentinelSet::start())
+        SentinelArena { set: SentinelSet::start(), places: Places::default() }
     }
 
     fn ask(&self, words: &[&str]) -> Option<Reply> {
-        self.0.master().try_client().ok()?.try_command(words).ok()
+        self.set.master().try_client().ok()?.try_command(words).ok()
     }
 
     /// Leaves the master for another by `deed`, and has `back` bring the former one back.
     fn switch(&self, deed: fn(&RedisServer), back: fn(&RedisServer)) {
-        let before = self.0.master();
+        let before = self.set.master();
+        self.places.master_dies();
         deed(before);
-        self.0.wait_for_another(before.port());
+        self.set.wait_for_another(before.port());
         back(before);
-        self.0.wait_until_whole();
+        self.set.wait_until_whole();
     }
 }
 
 impl Arena for SentinelArena {
     fn url(&self) -> String {
-        self.0.url()
+        self.set.url()
     }
 
     fn heal(&self) {
-        self.0.wait_until_whole();
+        self.set.wait_until_whole();
     }
 
     fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
@@ -55,14 +60,18 @@ impl Arena for SentinelArena {
 
     fn leftovers(&self) -> Vec<String> {
         let Some(Reply::Many(keys)) = self.ask(&["KEYS", "*"]) else { return Vec::new() };
-        let fence = Reply::Text("tenure:fence".into());
-        keys.iter().filter(|key| **key != fence).map(|key| format!("{key:?}")).collect()
+        let names = keys.iter().filter_map(text).filter(|key| *key != "tenure:fence");
+        let left: Vec<String> = names.map(Into::into).collect();
+        for key in &left {
+            self.places.clear(&self.url(), key, |words| self.ask(words));
+        }
+        left
     }
 }
 
 fn by_hand(arena: &SentinelArena, _: &mut Strike<'_>) {
-    arena.0.fail_over();
-    arena.0.wait_until_whole();
+    arena.set.fail_over();
+    arena.set.wait_until_whole();
 }
 
 fn kill(arena: &SentinelArena, _: &mut Strike<'_>) {
@@ -74,9 +83,9 @@ fn stop(arena: &SentinelArena, _: &mut Strike<'_>) {
 }
 
 fn kill_sentinel(arena: &SentinelArena, strike: &mut Strike<'_>) {
-    let sentinel = strike.dice.pick(&arena.0.sentinels()[1..]);
+    let sentinel = strike.dice.pick(&arena.set.sentinels()[1..]);
     sentinel.kill();
     pass(strike.millis(100, 2_000));
     sentinel.restart();
-    arena.0.wait_until_whole();
+    arena.set.wait_until_whole();
 }
