@@ -72,6 +72,11 @@ impl Program {
         }
     }
 
+    /// The next line; `None` if it ends or [`DEADLINE`] passes first.
+    pub fn line(&mut self) -> Option<String> {
+        self.lines.recv_timeout(DEADLINE).ok()
+    }
+
     /// Forgets the lines that it has printed so far, so that the next one waited for is a new one.
     pub fn forget_lines(&mut self) {
         while let Ok(line) = self.lines.try_recv() {

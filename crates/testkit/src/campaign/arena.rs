@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::trace::Evidence;
 use crate::dice::Dice;
 use crate::history::{Event, Recorder};
 
@@ -19,6 +20,11 @@ pub trait Arena: Send + Sync {
 
     /// What the server keeps of locks, to be asked when nobody holds one any more.
     fn leftovers(&self) -> Vec<String>;
+
+    /// What the servers know of the end of leases, to be asked when all is over: what overlaps are traced by.
+    fn evidence(&self) -> Evidence {
+        Evidence::default()
+    }
 }
 
 /// A server that somebody else started, and that is left alone: only contenders can be struck.

@@ -1,19 +1,24 @@
 //! Three etcd servers, each behind a proxy for clients, and what can go wrong with them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tenure_core::time::Clock;
 
 use super::Promise;
 use super::arena::{Arena, Fault, Strike};
-use crate::servers::EtcdCluster;
+use super::trace::{Evidence, LOCK, Usurper};
 use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
+use crate::servers::{EtcdCluster, Metrics, Past};
 use crate::wait::pass;
 
-/// What claims are called at the server: `tenure/lock/<name>/<client>`.
-const LOCK: &str = "tenure/lock/";
+/// What all keys of a campaign start with.
+const ALL: &str = "tenure/";
 /// What of a claim's value stands before the label: version, state, token, since, host, pid, user,
 /// program.
 const BEFORE_LABEL: usize = 8;
+/// What clients call to end a lease.
+const REVOKE: &str = "LeaseRevoke";
 /// How many members there are.
 const SIZE: usize = 3;
 /// The first versions that are not known to end leases which are kept alive, when a leader goes on
@@ -24,8 +29,10 @@ const SOUND: [(u32, u32, u32); 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
 pub struct EtcdArena {
     cluster: EtcdCluster,
     ways: Vec<Proxy>,
-    /// How many leases were ended by a member that had lost its office.
-    usurped: AtomicU64,
+    /// What was read of the servers' history so far.
+    past: Mutex<Past>,
+    /// Members that had lost their office while they stood still.
+    usurpers: Mutex<Vec<Usurper>>,
 }
 
 impl EtcdArena {
@@ -49,8 +56,10 @@ impl EtcdArena {
 
     /// A leader that stands still for longer than leases last. Versions below the floors then end
     /// leases that are kept alive (etcd issue 15247): on those, two may hold one key.
-    pub const STALL: [Fault<Self>; 2] =
-        [Fault::new("leader stopped", stop_leader), Fault::new("history compacted", compact)];
+    pub const STALL: [Fault<Self>; 2] = [
+        Fault::new("leader stopped", stop_leader),
+        Fault::new("history compacted", read_and_compact),
+    ];
 
     /// Faults that take locks away.
     pub const DESTROY: [Fault<Self>; 3] = [
@@ -63,7 +72,7 @@ impl EtcdArena {
     pub fn start() -> Self {
         let cluster = EtcdCluster::start();
         let ways = (0..SIZE).map(|index| Proxy::raw(cluster.member(index).port())).collect();
-        EtcdArena { cluster, ways, usurped: AtomicU64::new(0) }
+        EtcdArena { cluster, ways, past: Mutex::default(), usurpers: Mutex::default() }
     }
 
     /// What must hold under [`STALL`](Self::STALL), with this version.
@@ -72,14 +81,14 @@ impl EtcdArena {
         let known = SOUND.iter().find(|floor| (floor.0, floor.1) == (version.0, version.1));
         match known.map_or(version > SOUND[2], |floor| version >= *floor) {
             true => Promise::Everything,
-            false => Promise::Order,
+            false => Promise::Traced,
         }
     }
 
     /// How many leases were ended by members that had stood still and did not lead any more: what
     /// etcd issue 15247 looks like from outside, seen in the members' own counts.
     pub fn usurped(&self) -> u64 {
-        self.usurped.load(Ordering::Relaxed)
+        self.usurpers().iter().map(|usurper| usurper.ended).sum()
     }
 
     /// One way to the servers, or all.
@@ -120,6 +129,27 @@ impl EtcdArena {
         pass(time);
         self.cluster.go_on(index);
     }
+
+    /// The last revision that any member knows of that is not away.
+    fn revision(&self) -> u64 {
+        self.cluster.metrics().iter().map(Metrics::writes).max().unwrap_or_default()
+    }
+
+    /// Reads the history from where it was last read; until which revision it is known then, if it could be.
+    fn read_past(&self) -> Option<u64> {
+        let mut past = self.past();
+        let next = self.cluster.any().past(ALL, past.until)?;
+        past.extend(next);
+        Some(past.until)
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn usurpers(&self) -> MutexGuard<'_, Vec<Usurper>> {
+        self.usurpers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Arena for EtcdArena {
@@ -147,6 +177,12 @@ impl Arena for EtcdArena {
 
     fn leftovers(&self) -> Vec<String> {
         self.cluster.any().oldest_first("").into_iter().flatten().map(|(name, _)| name).collect()
+    }
+
+    fn evidence(&self) -> Evidence {
+        self.read_past().expect("the history can be read");
+        let (gone, usurpers) = (self.past().gone.clone(), self.usurpers().clone());
+        Evidence { gone, usurpers, ended: self.cluster.any().who_ended() }
     }
 }
 
@@ -221,13 +257,20 @@ fn stop_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
 fn stop_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
     let leader = arena.cluster.leader();
     let member = arena.cluster.member(leader);
-    let before = member.metrics().leases_ended();
-    arena.stop_for(leader, strike.millis(1_000, 6_000));
+    let before = member.metrics();
+    arena.cluster.pause(leader);
+    pass(strike.millis(1_000, 6_000));
+    let (known, went_on) = (arena.revision(), Clock::system().now().as_nanos());
+    arena.cluster.go_on(leader);
     // It hears of its successor at once, and does not need longer than this to act as if it had not.
     pass(Duration::from_millis(700));
     if !member.is_leader() {
-        let ended = member.metrics().leases_ended() - before;
-        arena.usurped.fetch_add(ended, Ordering::Relaxed);
+        let (after, name) = (member.metrics(), member.name().to_owned());
+        let revisions = known + 1..=arena.revision();
+        let ended = after.leases_ended() - before.leases_ended();
+        let asked = after.calls(REVOKE) - before.calls(REVOKE);
+        let asker = arena.cluster.asker(leader);
+        arena.usurpers().push(Usurper { name, asker, went_on, revisions, ended, asked });
     }
 }
 
@@ -237,6 +280,13 @@ fn change_leader(arena: &EtcdArena, _: &mut Strike<'_>) {
 
 fn compact(arena: &EtcdArena, _: &mut Strike<'_>) {
     arena.cluster.any().try_compact();
+}
+
+/// Only what was read, so that every overlap can be traced.
+fn read_and_compact(arena: &EtcdArena, _: &mut Strike<'_>) {
+    if let Some(revision) = arena.read_past() {
+        arena.cluster.any().try_compact_to(revision);
+    }
 }
 
 fn replace(arena: &EtcdArena, strike: &mut Strike<'_>) {

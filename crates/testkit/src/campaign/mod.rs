@@ -18,6 +18,7 @@
 //! | `quorum.rs` | five Redis servers, each behind a proxy |
 //! | `cluster.rs` | a Redis Cluster of three masters and three replicas |
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
+//! | `trace.rs` | whether an overlap on etcd is the server's or ours |
 //! | `field.rs` | the contenders |
 //! | `places.rs` | places in a queue that a dead master left behind |
 //! | `orphans.rs` | locks at the server that nobody relies on any more |
@@ -35,9 +36,10 @@ mod places;
 mod quorum;
 mod redis;
 mod sentinel;
+mod trace;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,7 +47,7 @@ use tenure_core::time::Clock;
 
 use crate::dice::Dice;
 use crate::history::{self, Event, History};
-use crate::judge::{Judge, Reached};
+use crate::judge::{Judge, Offence, Reached, Verdict};
 use crate::wait::{DEADLINE, pass};
 
 pub use arena::{Arena, Elsewhere, Fault, Strike};
@@ -57,6 +59,7 @@ pub use pauses::Pauses;
 pub use quorum::QuorumArena;
 pub use redis::RedisArena;
 pub use sentinel::SentinelArena;
+pub use trace::{Cause, Evidence, Trace};
 
 use field::Field;
 use orphans::Watch;
@@ -154,6 +157,8 @@ pub struct Plan {
     pub brisk: bool,
     /// How fast the engine can go.
     pub pace: Pace,
+    /// Where to keep the histories and what the servers knew, if overlaps are traced.
+    pub keep: Option<PathBuf>,
 }
 
 impl Plan {
@@ -162,12 +167,13 @@ impl Plan {
         // Who is stopped hears late of a loss: where that latency is measured, nobody is.
         let contenders = match promise {
             Promise::Everything => Contenders::Struck,
-            Promise::Order => Contenders::Spared,
+            Promise::Order | Promise::Traced => Contenders::Spared,
         };
         let keys = ["x", "y", "z"].map(String::from).into();
         let program = program.into();
         let (processes, tasks, brisk, pace) = (4, 3, false, Pace::fast());
-        Plan { seed, time, processes, tasks, keys, contenders, promise, program, brisk, pace }
+        let keep = None;
+        Plan { seed, time, processes, tasks, keys, contenders, promise, program, brisk, pace, keep }
     }
 
     /// The same at another pace.
@@ -226,7 +232,13 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
         let sleeps = sleeping.join().expect("a clock can be read");
         (Strikes { blows, counts, sleeps }, reached, leftovers)
     });
-    outcome(plan, &field, strikes, (reached, leftovers), &watch)
+    let mut outcome = outcome(plan, &field, strikes, (reached, leftovers), &watch);
+    if plan.promise == Promise::Traced {
+        let evidence = arena.evidence();
+        outcome.traces = traces(&evidence, &outcome.verdict);
+        plan.keep.iter().for_each(|dir| keep(dir, &field, &evidence));
+    }
+    outcome
 }
 
 /// Ends the watch, also when something unexpected ends the campaign.
@@ -267,11 +279,31 @@ fn outcome(
         faults: strikes.counts,
         pauses,
         verdict,
+        traces: Vec::new(),
         hand_overs,
         recovered,
         orphans,
         leftovers,
     }
+}
+
+/// Where each overlap came from.
+fn traces(evidence: &Evidence, verdict: &Verdict) -> Vec<Trace> {
+    let trace = |offence: &Offence| match offence {
+        Offence::Overlap { first, second } => Some(evidence.trace(first, second)),
+        _ => None,
+    };
+    verdict.offences.iter().filter_map(trace).collect()
+}
+
+/// Writes down what the verdict rests on.
+fn keep(dir: &Path, field: &Field, evidence: &Evidence) {
+    std::fs::create_dir_all(dir).expect("a directory");
+    for entry in std::fs::read_dir(field.histories()).expect("the histories") {
+        let entry = entry.expect("a history");
+        std::fs::copy(entry.path(), dir.join(entry.file_name())).expect("a copy");
+    }
+    std::fs::write(dir.join("evidence"), format!("{evidence:#?}\n")).expect("a file");
 }
 
 /// How often a key went from one process to another.

@@ -11,6 +11,7 @@
 
 mod contend;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ struct Run {
     /// eight processes on two keys, unless said otherwise.
     #[arg(long)]
     brisk: bool,
+    /// Keep everybody's history, and what the servers knew, in this directory (`stall` only).
+    #[arg(long)]
+    keep: Option<PathBuf>,
     /// Whose servers are started and struck.
     #[arg(long, default_value = "redis", conflicts_with = "url")]
     backend: Engine,
@@ -83,7 +87,7 @@ enum Kind {
     /// Faults that keep the server's data.
     Keep,
     /// A leader that stands still for longer than leases last (etcd only): versions with a known bug
-    /// then lose leases, and are judged as if their data were destroyed.
+    /// then lose leases, and each overlap must be traced to that.
     Stall,
     /// Faults that destroy the server's data.
     Destroy,
@@ -197,6 +201,7 @@ fn plan(options: &Run, promise: Promise) -> Plan {
     }
     plan.processes = options.processes.unwrap_or(plan.processes);
     plan.tasks = options.tasks.unwrap_or(plan.tasks);
+    plan.keep = options.keep.clone();
     plan
 }
 

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::launch::{Running, Setup, TOGETHER};
-use super::{EtcdServer, Metrics};
+use super::{Asker, EtcdServer, Metrics};
 use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
 use crate::wait::eventually_blocking;
 
@@ -85,6 +85,16 @@ impl EtcdCluster {
     /// One of them, to look at or to run `etcdctl` on.
     pub fn member(&self, index: usize) -> &EtcdServer {
         &self.members[index]
+    }
+
+    /// One of them, as [who ended](EtcdServer::who_ended) leases.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster calls it by no number.
+    pub fn asker(&self, index: usize) -> Asker {
+        let id = u64::from_str_radix(&self.ids()[index], 16).expect("a number");
+        Asker::try_from(id & u64::from(Asker::MAX)).expect("cut to fit")
     }
 
     /// One that serves, to run `etcdctl` on.

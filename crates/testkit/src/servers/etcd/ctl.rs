@@ -35,7 +35,7 @@ impl EtcdServer {
         }
     }
 
-    fn etcdctl(&self) -> Command {
+    pub(super) fn etcdctl(&self) -> Command {
         let mut command = super::launch::clean("etcdctl");
         command.args(["--endpoints", &self.endpoint(), "--command-timeout", "10s"]);
         if let Some(tls) = &self.setup.tls {
@@ -83,7 +83,7 @@ impl EtcdServer {
         self.try_revision().expect("the server tells its revision")
     }
 
-    fn try_revision(&self) -> Option<u64> {
+    pub(super) fn try_revision(&self) -> Option<u64> {
         let said = self.try_ctl(&["get", "--write-out=json", "revision"]).ok()?;
         let said: serde_json::Value = serde_json::from_str(&said).ok()?;
         said["header"]["revision"].as_u64()
@@ -100,8 +100,12 @@ impl EtcdServer {
 
     /// The same, on a server that may be losing its leader; whether it did.
     pub fn try_compact(&self) -> bool {
-        let revision = self.try_revision().map(|revision| revision.to_string());
-        revision.is_some_and(|revision| self.try_ctl(&["compact", &revision]).is_ok())
+        self.try_revision().is_some_and(|revision| self.try_compact_to(revision))
+    }
+
+    /// Makes it forget what was before `revision`, if it can; whether it did.
+    pub fn try_compact_to(&self, revision: u64) -> bool {
+        self.try_ctl(&["compact", &revision.to_string()]).is_ok()
     }
 
     /// The names of all keys that start with `prefix`.

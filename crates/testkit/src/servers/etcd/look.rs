@@ -62,7 +62,7 @@ fn encode(bytes: &[u8]) -> String {
     bytes.chunks(3).map(digits).collect()
 }
 
-fn decode(text: &str) -> String {
+pub(super) fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     for four in text.trim_end_matches('=').as_bytes().chunks(4) {
         let value = |digit: &u8| DIGITS.iter().position(|known| known == digit).unwrap_or_default();

@@ -11,14 +11,18 @@
 //! | `launch.rs` | how one is started |
 //! | `ctl.rs` | `etcdctl`: keys, leases, compaction, users, backups |
 //! | `look.rs` | what keys there are, cheaply |
+//! | `past.rs` | what keys there were |
+//! | `log.rs` | who had which lease end |
 //! | `metrics.rs` | what it counts |
 //! | `cluster.rs` | three of them, with a network that can be parted |
 
 mod cluster;
 mod ctl;
 mod launch;
+mod log;
 mod look;
 mod metrics;
+mod past;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +31,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use cluster::EtcdCluster;
 pub use ctl::Backup;
 pub use launch::EtcdTls;
+pub use log::Asker;
 pub use metrics::Metrics;
+pub use past::{Gone, Past};
 
 use launch::{ALONE, Running, Setup};
 
@@ -112,6 +118,11 @@ impl EtcdServer {
     /// `http://127.0.0.1:PORT`, or `https://…` with TLS: as in `ETCDCTL_ENDPOINTS`.
     pub fn endpoint(&self) -> String {
         format!("{}://127.0.0.1:{}", self.setup.scheme(), self.port())
+    }
+
+    /// What it is called in its cluster.
+    pub fn name(&self) -> &str {
+        &self.setup.name
     }
 
     /// A directory for a test's files, gone with the server.

@@ -1,6 +1,6 @@
 //! The servers do what their handles say, seen through `etcdctl`.
 
-use super::{EtcdCluster, EtcdServer};
+use super::{EtcdCluster, EtcdServer, Gone, Past};
 use crate::wait::eventually_blocking;
 
 /// A server serves when `start` returns, comes back with or without its data, and is gone when
@@ -40,6 +40,47 @@ fn operators_means() {
     let refused = server.try_ctl(&["get", "b", &format!("--rev={old}")]);
     assert!(refused.unwrap_err().contains("compacted"));
     server.is_rid_of("");
+}
+
+/// What went is read back: all of a lease at one revision, what was deleted by hand alone; also after what
+/// was read is compacted.
+#[test]
+fn what_went_and_when() {
+    let server = EtcdServer::start();
+    let granted = server.ctl(&["lease", "grant", "60"]);
+    let lease = granted.split(' ').nth(1).expect("`lease 32695… granted with TTL(60s)`");
+    server.ctl(&["put", "a/1", "1", "--lease", lease]);
+    server.ctl(&["put", "a/2", "1", "--lease", lease]);
+    server.revoke(lease);
+    let mut past = server.past("a/", 0).expect("it tells");
+    assert!(server.try_compact_to(past.until));
+    server.ctl(&["put", "a/1", "1"]);
+    server.delete("a/1");
+    past.extend(server.past("a/", past.until).expect("it tells"));
+    let lease = i64::from_str_radix(lease, 16).expect("a number");
+    let gone =
+        |revision, key: &str, created, lease| Gone { revision, key: key.into(), created, lease };
+    let expected = [gone(4, "a/1", 2, lease), gone(4, "a/2", 3, lease), gone(6, "a/1", 5, 0)];
+    assert_eq!((past.until, past.gone), (6, expected.into()));
+    assert_eq!(server.past("a/", 6), Some(Past { until: 6, gone: vec![] }));
+}
+
+/// Who had a lease end is read from the log: a member that was asked to, or the leader, by itself.
+#[test]
+fn who_ended_a_lease() {
+    let cluster = EtcdCluster::start();
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let grant = |ttl: &str| {
+        let granted = cluster.any().ctl(&["lease", "grant", ttl]);
+        let lease = granted.split(' ').nth(1).expect("`lease 32695… granted with TTL(60s)`");
+        (lease.to_owned(), i64::from_str_radix(lease, 16).expect("a number"))
+    };
+    let ((_, short), (name, long)) = (grant("2"), grant("60"));
+    cluster.member(follower).revoke(&name);
+    eventually_blocking("the other to run out", || cluster.any().leases().is_empty());
+    let ended = cluster.any().who_ended();
+    assert_eq!(ended.get(&short), Some(&cluster.asker(leader)));
+    assert_eq!(ended.get(&long), Some(&cluster.asker(follower)));
 }
 
 /// With users, nobody gets in without a password, and each to what is theirs.

@@ -1,0 +1,315 @@
+//! Where an overlap came from: the lease of whoever had the key first, and who ended it.
+//!
+//! In: two holds that met, and what etcd's members know ([`Evidence`]). Out: a [`Trace`].
+//!
+//! An overlap is the server's, by etcd issue 15247, if all of this is so:
+//!
+//! - the claim of whoever had the key first went together with the own key of its session, so with its lease;
+//! - at that revision a member went on that had stood still, did not lead any more, and ended leases;
+//! - it was that member that had the lease end, and not a client of its;
+//! - the other came to hold the key after that member went on.
+//!
+//! Every other overlap is ours.
+//!
+//! Absent on purpose: servers. `etcd.rs` asks them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use tenure_core::Fence;
+
+use crate::judge::Hold;
+use crate::servers::{Asker, Gone};
+
+/// What claims are called at the server: `tenure/lock/<name>/<client>`.
+pub(super) const LOCK: &str = "tenure/lock/";
+/// What sessions' own keys are called: `tenure/session/<lease>`.
+const SESSION: &str = "tenure/session/";
+
+/// What the members know of the end of leases.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    /// Every key that went.
+    pub(super) gone: Vec<Gone>,
+    /// Members that did not know that they had been replaced.
+    pub(super) usurpers: Vec<Usurper>,
+    /// Who had each lease end.
+    pub(super) ended: HashMap<i64, Asker>,
+}
+
+/// A member that went on after it had stood still, and did not lead any more.
+#[derive(Clone, Debug)]
+pub(super) struct Usurper {
+    pub(super) name: String,
+    pub(super) asker: Asker,
+    /// When it went on, in nanoseconds of the host's clock.
+    pub(super) went_on: u64,
+    /// What was written from then on, until it had long heard of its successor.
+    pub(super) revisions: RangeInclusive<u64>,
+    /// How many leases it ended by itself, by its own count.
+    pub(super) ended: u64,
+    /// How many its clients asked it to end meanwhile.
+    pub(super) asked: u64,
+}
+
+/// What an overlap was found to come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// What two held.
+    pub key: String,
+    /// Their fences, the lower one first.
+    pub fences: [u64; 2],
+    /// How the first one's claim ended.
+    pub cause: Cause,
+}
+
+/// How a claim ended whose holder relied on it still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A member that did not lead ended its lease (etcd issue 15247).
+    Usurped {
+        /// Its lease.
+        lease: i64,
+        /// When it and all that hung on it went.
+        revision: u64,
+        /// Who did it.
+        member: String,
+    },
+    /// In some other way: we are to blame until something else is known.
+    Ours(String),
+}
+
+impl Trace {
+    /// Whether the server is to blame.
+    pub fn is_the_servers(&self) -> bool {
+        matches!(self.cause, Cause::Usurped { .. })
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Trace { key, fences: [first, second], cause } = self;
+        write!(f, "`{key}` fences {first} and {second}: ")?;
+        match cause {
+            Cause::Usurped { lease, revision, member } => {
+                write!(f, "lease {lease:016x} was ended at revision {revision} by member ")?;
+                write!(f, "`{member}`, which did not lead")
+            }
+            Cause::Ours(why) => write!(f, "NOT TRACED: {why}"),
+        }
+    }
+}
+
+impl Evidence {
+    /// Where the overlap of these two came from.
+    pub(super) fn trace(&self, one: &Hold, other: &Hold) -> Trace {
+        // Which of them was reported first does not matter: the server had the lower one first.
+        let (first, second) = if one.fence <= other.fence { (one, other) } else { (other, one) };
+        let cause = self.cause(first, second).unwrap_or_else(Cause::Ours);
+        Trace { key: first.key.clone(), fences: [first.fence, second.fence], cause }
+    }
+
+    /// Who ended the first one's lease; else what speaks against that anybody did.
+    fn cause(&self, first: &Hold, second: &Hold) -> Result<Cause, String> {
+        let Gone { revision, lease, .. } = *self.claim(first, second)?;
+        if !self.went_whole(revision, lease) {
+            return Err(format!("its claim went alone, at revision {revision}"));
+        }
+        let usurper = self.usurper(revision, lease)?;
+        // The other can have it no sooner than the server lets go of the first.
+        if second.reported < usurper.went_on {
+            let name = &usurper.name;
+            return Err(format!("the second had it before member `{name}` went on"));
+        }
+        Ok(Cause::Usurped { lease, revision, member: usurper.name.clone() })
+    }
+
+    /// The end of the first one's claim.
+    fn claim(&self, first: &Hold, second: &Hold) -> Result<&Gone, String> {
+        let [created, other] = [first, second].map(|hold| Fence::from_raw(hold.fence).server());
+        if created == other {
+            return Err(format!("both have the claim of revision {created}"));
+        }
+        let queue = format!("{LOCK}{}/", first.key);
+        let is_it = |gone: &&Gone| gone.created == created && gone.key.starts_with(&queue);
+        let found = self.gone.iter().find(is_it);
+        found.ok_or_else(|| format!("its claim of revision {created} has not gone"))
+    }
+
+    /// Whether the session's own key went at that revision too.
+    fn went_whole(&self, revision: u64, lease: i64) -> bool {
+        let session = format!("{SESSION}{lease:016x}");
+        self.gone.iter().any(|gone| gone.revision == revision && gone.key == session)
+    }
+
+    /// Who ended the lease without leading.
+    fn usurper(&self, revision: u64, lease: i64) -> Result<&Usurper, String> {
+        let then = format!("its lease {lease:016x} ended at revision {revision}");
+        let about = |usurper: &&Usurper| usurper.revisions.contains(&revision);
+        let Some(usurper) = self.usurpers.iter().find(about) else {
+            return Err(format!("{then}, when no member was about that had been replaced"));
+        };
+        let (name, ended) = (&usurper.name, usurper.ended);
+        if self.ended.get(&lease) != Some(&usurper.asker) {
+            return Err(format!("{then}, but not by member `{name}`, which had been replaced"));
+        }
+        // With nobody else asking, all that it had end it ended by itself.
+        if ended == 0 || usurper.asked > 0 && self.had_end(usurper) > ended {
+            return Err(format!("{then} by member `{name}`, perhaps for a client"));
+        }
+        Ok(usurper)
+    }
+
+    /// How many leases with a key of their own went then because this member asked for it.
+    fn had_end(&self, usurper: &Usurper) -> u64 {
+        let then = self.gone.iter().filter(|gone| usurper.revisions.contains(&gone.revision));
+        let sessions = then.filter(|gone| gone.key.starts_with(SESSION));
+        sessions.filter(|gone| self.ended.get(&gone.lease) == Some(&usurper.asker)).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: i64 = 0xab;
+    const MEMBER: Asker = 7;
+
+    fn gone(revision: u64, key: &str, created: u64) -> Gone {
+        Gone { revision, key: key.into(), created, lease: LEASE }
+    }
+
+    /// A member that went on at nanosecond 1,000 and revision 20, and ended one lease, at revision 25.
+    fn evidence() -> Evidence {
+        let claim = gone(25, "tenure/lock/k/c1", 10);
+        let session = gone(25, "tenure/session/00000000000000ab", 9);
+        let usurper = Usurper {
+            name: "two".into(),
+            asker: MEMBER,
+            went_on: 1_000,
+            revisions: 20..=30,
+            ended: 1,
+            asked: 0,
+        };
+        let ended = HashMap::from([(LEASE, MEMBER)]);
+        Evidence { gone: vec![claim, session], usurpers: vec![usurper], ended }
+    }
+
+    fn hold(created: u64, reported: u64) -> Hold {
+        Hold {
+            owner: format!("p{created}"),
+            claim: 1,
+            key: "k".into(),
+            // With a few hand-offs to mates.
+            fence: Fence::from_server(created).get() + 3,
+            asked: reported - 1,
+            reported,
+            end: reported + 500,
+            ended_by: "loss signalled",
+            lost: None,
+        }
+    }
+
+    fn trace(evidence: &Evidence) -> String {
+        evidence.trace(&hold(10, 900), &hold(12, 1_100)).to_string()
+    }
+
+    const TRACED: &str = "`k` fences 81923 and 98307: lease 00000000000000ab was ended at revision 25 by \
+                          member `two`, which did not lead";
+
+    fn not_traced(why: &str) -> String {
+        format!("`k` fences 81923 and 98307: NOT TRACED: {why}")
+    }
+
+    /// A lease that went as a whole, while a replaced member ended leases and by that member's asking, is
+    /// that member's deed, in whichever order the two were reported.
+    #[test]
+    fn traced() {
+        let (first, second) = (hold(10, 900), hold(12, 1_100));
+        for trace in [evidence().trace(&first, &second), evidence().trace(&second, &first)] {
+            assert_eq!(trace.to_string(), TRACED);
+            assert!(trace.is_the_servers());
+        }
+        let late = evidence().trace(&hold(10, 1_200), &second);
+        assert!(late.is_the_servers(), "{late}");
+    }
+
+    /// A claim that was released, or deleted by hand, goes without its session, even if that ends soon after.
+    #[test]
+    fn not_traced_if_the_claim_went_alone() {
+        let mut evidence = evidence();
+        evidence.gone[1].revision = 26;
+        assert_eq!(trace(&evidence), not_traced("its claim went alone, at revision 25"));
+        evidence.gone.truncate(1);
+        assert_eq!(trace(&evidence), not_traced("its claim went alone, at revision 25"));
+        evidence.gone.clear();
+        assert_eq!(trace(&evidence), not_traced("its claim of revision 10 has not gone"));
+    }
+
+    /// The session of another lease is none of its.
+    #[test]
+    fn not_traced_if_another_session_went() {
+        let mut evidence = evidence();
+        evidence.gone[1].key = "tenure/session/00000000000000ac".into();
+        assert_eq!(trace(&evidence), not_traced("its claim went alone, at revision 25"));
+    }
+
+    /// A lease that ended while all was well was ended by us, or by its time.
+    #[test]
+    fn not_traced_outside_of_a_span() {
+        let mut evidence = evidence();
+        evidence.usurpers[0].revisions = 26..=30;
+        let why = "its lease 00000000000000ab ended at revision 25, when no member was about that had been \
+                   replaced";
+        assert_eq!(trace(&evidence), not_traced(why));
+    }
+
+    /// Nor is a replaced member to blame for what another asked for: the leader, or a client there.
+    #[test]
+    fn not_traced_if_another_member_ended_it() {
+        let mut evidence = evidence();
+        let why = "its lease 00000000000000ab ended at revision 25, but not by member `two`, which had been \
+                   replaced";
+        evidence.ended.insert(LEASE, 8);
+        assert_eq!(trace(&evidence), not_traced(why));
+        evidence.ended.clear();
+        assert_eq!(trace(&evidence), not_traced(why));
+    }
+
+    /// Nor for what its own clients asked for.
+    #[test]
+    fn not_traced_if_a_client_may_have_ended_it() {
+        let mut evidence = evidence();
+        let why =
+            "its lease 00000000000000ab ended at revision 25 by member `two`, perhaps for a client";
+        evidence.usurpers[0].asked = 1;
+        assert_eq!(trace(&evidence), TRACED, "one ended, and one gone");
+        let other = Gone { lease: 0xac, ..gone(24, "tenure/session/00000000000000ac", 8) };
+        evidence.gone.push(other);
+        assert_eq!(trace(&evidence), TRACED, "the other was somebody else's");
+        evidence.ended.insert(0xac, MEMBER);
+        assert_eq!(trace(&evidence), not_traced(why));
+        evidence.usurpers[0].ended = 0;
+        assert_eq!(trace(&evidence), not_traced(why));
+    }
+
+    /// Two who met before the member went on met for another reason.
+    #[test]
+    fn not_traced_if_the_overlap_is_older() {
+        let trace = evidence().trace(&hold(10, 900), &hold(12, 950)).to_string();
+        assert_eq!(trace, not_traced("the second had it before member `two` went on"));
+    }
+
+    /// Two on one grant of the server are not the server's doing.
+    #[test]
+    fn not_traced_within_one_claim() {
+        let mut second = hold(10, 1_100);
+        second.fence += 1;
+        let trace = evidence().trace(&hold(10, 900), &second).to_string();
+        let why = "`k` fences 81923 and 81924: NOT TRACED: both have the claim of revision 10";
+        assert_eq!(trace, why);
+    }
+}
