@@ -130,9 +130,11 @@ impl EtcdArena {
         self.cluster.go_on(index);
     }
 
-    /// The last revision that any member knows of that is not away.
-    fn revision(&self) -> u64 {
-        self.cluster.metrics().iter().map(Metrics::writes).max().unwrap_or_default()
+    /// The last revision, and the last entry of the log, that any member knows of that is not away.
+    fn last(&self) -> [u64; 2] {
+        let known = self.cluster.metrics();
+        let last = |of: fn(&Metrics) -> u64| known.iter().map(of).max().unwrap_or_default();
+        [last(Metrics::writes), last(Metrics::agreed)]
     }
 
     /// Reads the history from where it was last read; until which revision it is known then, if it could be.
@@ -182,7 +184,7 @@ impl Arena for EtcdArena {
     fn evidence(&self) -> Evidence {
         self.read_past().expect("the history can be read");
         let (gone, usurpers) = (self.past().gone.clone(), self.usurpers().clone());
-        Evidence { gone, usurpers, ended: self.cluster.any().who_ended() }
+        Evidence { gone, usurpers, endings: self.cluster.any().who_ended() }
     }
 }
 
@@ -256,21 +258,25 @@ fn stop_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
 
 fn stop_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
     let leader = arena.cluster.leader();
-    let member = arena.cluster.member(leader);
-    let before = member.metrics();
+    let before = arena.cluster.member(leader).metrics();
     arena.cluster.pause(leader);
     pass(strike.millis(1_000, 6_000));
-    let (known, went_on) = (arena.revision(), Clock::system().now().as_nanos());
+    let (from, went_on) = (arena.last(), Clock::system().now().as_nanos());
     arena.cluster.go_on(leader);
     // It hears of its successor at once, and does not need longer than this to act as if it had not.
     pass(Duration::from_millis(700));
+    let member = arena.cluster.member(leader);
     if !member.is_leader() {
-        let (after, name) = (member.metrics(), member.name().to_owned());
-        let revisions = known + 1..=arena.revision();
-        let ended = after.leases_ended() - before.leases_ended();
-        let asked = after.calls(REVOKE) - before.calls(REVOKE);
-        let asker = arena.cluster.asker(leader);
-        arena.usurpers().push(Usurper { name, asker, went_on, revisions, ended, asked });
+        let (after, until) = (member.metrics(), arena.last());
+        arena.usurpers().push(Usurper {
+            name: member.name().into(),
+            asker: arena.cluster.asker(leader),
+            went_on,
+            revisions: from[0] + 1..=until[0],
+            entries: from[1] + 1..=until[1],
+            ended: after.leases_ended() - before.leases_ended(),
+            asked: after.calls(REVOKE) - before.calls(REVOKE),
+        });
     }
 }
 

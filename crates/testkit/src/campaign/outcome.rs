@@ -189,7 +189,8 @@ mod tests {
     }
 
     fn usurped() -> Cause {
-        Cause::Usurped { lease: 0xab, revision: 25, member: "two".into() }
+        let (lease, revision, member) = (0xab, 25, "two".into());
+        Cause::Usurped { lease, revision, member, by_itself: 1, for_clients: 0 }
     }
 
     /// Overlaps that are the server's are forgiven where they have to be traced, and told.
@@ -199,7 +200,7 @@ mod tests {
         outcome.assert_kept();
         let told = outcome.to_string();
         assert!(
-            told.ends_with("which did not lead\n2 overlaps, all traced to etcd issue 15247"),
+            told.ends_with("0 for clients\n2 overlaps, all traced to etcd issue 15247"),
             "{told}"
         );
     }

@@ -6,10 +6,11 @@
 //!
 //! - the claim of whoever had the key first went together with the own key of its session, so with its lease;
 //! - at that revision a member went on that had stood still, did not lead any more, and ended leases;
-//! - it was that member that had the lease end, and not a client of its;
+//! - it was that member that had the lease end, by the log that all agree on;
 //! - the other came to hold the key after that member went on.
 //!
-//! Every other overlap is ours.
+//! Every other overlap is ours. The log does not tell what a member does of its own accord from what it does
+//! for a client; where clients had it end leases meanwhile, the trace says how many.
 //!
 //! Absent on purpose: servers. `etcd.rs` asks them.
 
@@ -20,7 +21,7 @@ use std::ops::RangeInclusive;
 use tenure_core::Fence;
 
 use crate::judge::Hold;
-use crate::servers::{Asker, Gone};
+use crate::servers::{Asker, Ending, Gone};
 
 /// What claims are called at the server: `tenure/lock/<name>/<client>`.
 pub(super) const LOCK: &str = "tenure/lock/";
@@ -34,8 +35,8 @@ pub struct Evidence {
     pub(super) gone: Vec<Gone>,
     /// Members that did not know that they had been replaced.
     pub(super) usurpers: Vec<Usurper>,
-    /// Who had each lease end.
-    pub(super) ended: HashMap<i64, Asker>,
+    /// How each lease ended.
+    pub(super) endings: HashMap<i64, Ending>,
 }
 
 /// A member that went on after it had stood still, and did not lead any more.
@@ -47,6 +48,8 @@ pub(super) struct Usurper {
     pub(super) went_on: u64,
     /// What was written from then on, until it had long heard of its successor.
     pub(super) revisions: RangeInclusive<u64>,
+    /// What was agreed on meanwhile.
+    pub(super) entries: RangeInclusive<u64>,
     /// How many leases it ended by itself, by its own count.
     pub(super) ended: u64,
     /// How many its clients asked it to end meanwhile.
@@ -77,6 +80,10 @@ pub enum Cause {
         revision: u64,
         /// Who did it.
         member: String,
+        /// How many leases it ended by itself then, by its own count.
+        by_itself: u64,
+        /// How many more went by its asking, for clients: if there are any, it may be one of them.
+        for_clients: u64,
     },
     /// In some other way: we are to blame until something else is known.
     Ours(String),
@@ -94,9 +101,10 @@ impl fmt::Display for Trace {
         let Trace { key, fences: [first, second], cause } = self;
         write!(f, "`{key}` fences {first} and {second}: ")?;
         match cause {
-            Cause::Usurped { lease, revision, member } => {
+            Cause::Usurped { lease, revision, member, by_itself, for_clients } => {
                 write!(f, "lease {lease:016x} was ended at revision {revision} by member ")?;
-                write!(f, "`{member}`, which did not lead")
+                write!(f, "`{member}`, which did not lead and ended {by_itself} by itself, ")?;
+                write!(f, "{for_clients} for clients")
             }
             Cause::Ours(why) => write!(f, "NOT TRACED: {why}"),
         }
@@ -124,7 +132,9 @@ impl Evidence {
             let name = &usurper.name;
             return Err(format!("the second had it before member `{name}` went on"));
         }
-        Ok(Cause::Usurped { lease, revision, member: usurper.name.clone() })
+        let (by_itself, for_clients) = (usurper.ended, self.for_clients(usurper));
+        let member = usurper.name.clone();
+        Ok(Cause::Usurped { lease, revision, member, by_itself, for_clients })
     }
 
     /// The end of the first one's claim.
@@ -150,24 +160,22 @@ impl Evidence {
         let then = format!("its lease {lease:016x} ended at revision {revision}");
         let about = |usurper: &&Usurper| usurper.revisions.contains(&revision);
         let Some(usurper) = self.usurpers.iter().find(about) else {
-            return Err(format!("{then}, when no member was about that had been replaced"));
+            return Err(format!("{then}, with no member about that had been replaced"));
         };
-        let (name, ended) = (&usurper.name, usurper.ended);
-        if self.ended.get(&lease) != Some(&usurper.asker) {
-            return Err(format!("{then}, but not by member `{name}`, which had been replaced"));
+        let by = self.endings.get(&lease).map(|ending| ending.by);
+        match by == Some(usurper.asker) && usurper.ended > 0 {
+            true => Ok(usurper),
+            false => Err(format!("{then}, but not by member `{}`, which was about", usurper.name)),
         }
-        // With nobody else asking, all that it had end it ended by itself.
-        if ended == 0 || usurper.asked > 0 && self.had_end(usurper) > ended {
-            return Err(format!("{then} by member `{name}`, perhaps for a client"));
-        }
-        Ok(usurper)
     }
 
-    /// How many leases with a key of their own went then because this member asked for it.
-    fn had_end(&self, usurper: &Usurper) -> u64 {
-        let then = self.gone.iter().filter(|gone| usurper.revisions.contains(&gone.revision));
-        let sessions = then.filter(|gone| gone.key.starts_with(SESSION));
-        sessions.filter(|gone| self.ended.get(&gone.lease) == Some(&usurper.asker)).count() as u64
+    /// How many leases its clients had it end, as far as these are not known to be its own.
+    fn for_clients(&self, usurper: &Usurper) -> u64 {
+        let theirs = |ending: &&Ending| {
+            ending.by == usurper.asker && usurper.entries.contains(&ending.index)
+        };
+        let all = self.endings.values().filter(theirs).count() as u64;
+        all.saturating_sub(usurper.ended).min(usurper.asked)
     }
 }
 
@@ -191,11 +199,12 @@ mod tests {
             asker: MEMBER,
             went_on: 1_000,
             revisions: 20..=30,
+            entries: 120..=130,
             ended: 1,
             asked: 0,
         };
-        let ended = HashMap::from([(LEASE, MEMBER)]);
-        Evidence { gone: vec![claim, session], usurpers: vec![usurper], ended }
+        let endings = HashMap::from([(LEASE, Ending { index: 125, by: MEMBER })]);
+        Evidence { gone: vec![claim, session], usurpers: vec![usurper], endings }
     }
 
     fn hold(created: u64, reported: u64) -> Hold {
@@ -218,7 +227,7 @@ mod tests {
     }
 
     const TRACED: &str = "`k` fences 81923 and 98307: lease 00000000000000ab was ended at revision 25 by \
-                          member `two`, which did not lead";
+                          member `two`, which did not lead and ended 1 by itself, 0 for clients";
 
     fn not_traced(why: &str) -> String {
         format!("`k` fences 81923 and 98307: NOT TRACED: {why}")
@@ -262,7 +271,7 @@ mod tests {
     fn not_traced_outside_of_a_span() {
         let mut evidence = evidence();
         evidence.usurpers[0].revisions = 26..=30;
-        let why = "its lease 00000000000000ab ended at revision 25, when no member was about that had been \
+        let why = "its lease 00000000000000ab ended at revision 25, with no member about that had been \
                    replaced";
         assert_eq!(trace(&evidence), not_traced(why));
     }
@@ -270,30 +279,31 @@ mod tests {
     /// Nor is a replaced member to blame for what another asked for: the leader, or a client there.
     #[test]
     fn not_traced_if_another_member_ended_it() {
-        let mut evidence = evidence();
-        let why = "its lease 00000000000000ab ended at revision 25, but not by member `two`, which had been \
-                   replaced";
-        evidence.ended.insert(LEASE, 8);
-        assert_eq!(trace(&evidence), not_traced(why));
-        evidence.ended.clear();
-        assert_eq!(trace(&evidence), not_traced(why));
+        let why = "its lease 00000000000000ab ended at revision 25, but not by member `two`, which was about";
+        let mut other = evidence();
+        other.endings.insert(LEASE, Ending { index: 125, by: 8 });
+        assert_eq!(trace(&other), not_traced(why));
+        other.endings.clear();
+        assert_eq!(trace(&other), not_traced(why));
+        let mut idle = evidence();
+        idle.usurpers[0].ended = 0;
+        assert_eq!(trace(&idle), not_traced(why));
     }
 
-    /// Nor for what its own clients asked for.
+    /// What went by its asking besides what it counts itself went for clients, if any asked for it then.
     #[test]
-    fn not_traced_if_a_client_may_have_ended_it() {
+    fn clients_are_told() {
         let mut evidence = evidence();
-        let why =
-            "its lease 00000000000000ab ended at revision 25 by member `two`, perhaps for a client";
-        evidence.usurpers[0].asked = 1;
-        assert_eq!(trace(&evidence), TRACED, "one ended, and one gone");
-        let other = Gone { lease: 0xac, ..gone(24, "tenure/session/00000000000000ac", 8) };
-        evidence.gone.push(other);
-        assert_eq!(trace(&evidence), TRACED, "the other was somebody else's");
-        evidence.ended.insert(0xac, MEMBER);
-        assert_eq!(trace(&evidence), not_traced(why));
-        evidence.usurpers[0].ended = 0;
-        assert_eq!(trace(&evidence), not_traced(why));
+        let mut ends = |lease, index, by| evidence.endings.insert(lease, Ending { index, by });
+        ends(0xac, 126, MEMBER);
+        ends(0xad, 127, 8);
+        ends(0xae, 131, MEMBER);
+        assert_eq!(trace(&evidence), TRACED);
+        evidence.usurpers[0].asked = 2;
+        assert_eq!(trace(&evidence), TRACED.replace("0 for clients", "1 for clients"));
+        evidence.usurpers[0].ended = 2;
+        let own = TRACED.replace("ended 1 by itself", "ended 2 by itself");
+        assert_eq!(trace(&evidence), own);
     }
 
     /// Two who met before the member went on met for another reason.

@@ -29,13 +29,22 @@ const LENGTH_BITS: u32 = 56;
 /// A member, as far as the numbers of requests tell.
 pub type Asker = u16;
 
+/// The end of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Its place in the log.
+    pub index: u64,
+    /// Who asked for it.
+    pub by: Asker,
+}
+
 impl EtcdServer {
-    /// Who had each lease end that was ended before it was old, or because it was.
+    /// Who had each lease end, of its own accord or for a client.
     ///
     /// # Panics
     ///
     /// If its files cannot be read.
-    pub fn who_ended(&self) -> HashMap<i64, Asker> {
+    pub fn who_ended(&self) -> HashMap<i64, Ending> {
         let dir = std::fs::read_dir(self.setup.data().join("member/wal")).expect("its log");
         let paths = dir.map(|entry| entry.expect("a file of its log").path());
         let is_log = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "wal");
@@ -47,15 +56,15 @@ impl EtcdServer {
     }
 }
 
-fn who_ended(files: &[Vec<u8>]) -> HashMap<i64, Asker> {
+fn who_ended(files: &[Vec<u8>]) -> HashMap<i64, Ending> {
     let mut log = BTreeMap::new();
     for entry in files.iter().flat_map(|file| frames(file)).filter_map(entry) {
         log.split_off(&entry.index);
         log.extend(ending(&entry).map(|ending| (entry.index, ending)));
     }
     let mut ended = HashMap::new();
-    for (lease, asker) in log.into_values() {
-        ended.entry(lease).or_insert(asker);
+    for (index, (lease, by)) in log {
+        ended.entry(lease).or_insert(Ending { index, by });
     }
     ended
 }
@@ -142,7 +151,8 @@ mod tests {
     fn the_log_as_it_came_to_be() {
         let replaced = [written(1, 10, 1), written(2, 20, 1), written(3, 30, 1)].concat();
         let last = [written(2, 20, 2), written(3, 10, 3), vec![0; 64]].concat();
-        assert_eq!(who_ended(&[replaced, last]), HashMap::from([(10, 1), (20, 2)]));
+        let (ten, twenty) = (Ending { index: 1, by: 1 }, Ending { index: 2, by: 2 });
+        assert_eq!(who_ended(&[replaced, last]), HashMap::from([(10, ten), (20, twenty)]));
     }
 
     /// A record that is being written is left out.
@@ -150,6 +160,6 @@ mod tests {
     fn a_torn_end() {
         let mut file = [written(1, 10, 1), written(2, 20, 1)].concat();
         file.truncate(file.len() - 9);
-        assert_eq!(who_ended(&[file]), HashMap::from([(10, 1)]));
+        assert_eq!(who_ended(&[file]), HashMap::from([(10, Ending { index: 1, by: 1 })]));
     }
 }

@@ -75,6 +75,11 @@ impl Metrics {
         whole(self.sum("etcd_debugging_mvcc_current_revision", ""))
     }
 
+    /// How far in the log everything is agreed on, as it knows.
+    pub fn agreed(&self) -> u64 {
+        whole(self.sum("etcd_server_proposals_committed_total", ""))
+    }
+
     /// How many leases this member has ended because their time was over, as a leader does.
     pub fn leases_ended(&self) -> u64 {
         whole(self.sum("etcd_debugging_server_lease_expired_total", ""))

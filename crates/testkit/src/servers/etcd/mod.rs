@@ -31,7 +31,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use cluster::EtcdCluster;
 pub use ctl::Backup;
 pub use launch::EtcdTls;
-pub use log::Asker;
+pub use log::{Asker, Ending};
 pub use metrics::Metrics;
 pub use past::{Gone, Past};
 

@@ -79,8 +79,10 @@ fn who_ended_a_lease() {
     cluster.member(follower).revoke(&name);
     eventually_blocking("the other to run out", || cluster.any().leases().is_empty());
     let ended = cluster.any().who_ended();
-    assert_eq!(ended.get(&short), Some(&cluster.asker(leader)));
-    assert_eq!(ended.get(&long), Some(&cluster.asker(follower)));
+    assert_eq!(ended[&short].by, cluster.asker(leader));
+    assert_eq!(ended[&long].by, cluster.asker(follower));
+    let agreed = cluster.member(leader).metrics().agreed();
+    assert!(ended[&long].index < ended[&short].index && ended[&short].index <= agreed);
 }
 
 /// With users, nobody gets in without a password, and each to what is theirs.
