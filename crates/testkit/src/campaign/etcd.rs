@@ -3,13 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::time::Clock;
+use tenure_core::time::{Clock, UnixMillis};
 
 use super::Promise;
 use super::arena::{Arena, Fault, Strike};
-use super::trace::{Evidence, LOCK, Usurper};
+use super::trace::{Evidence, GivenUp, LOCK, Seen, Usurper};
 use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
-use crate::servers::{EtcdCluster, Metrics, Past};
+use crate::servers::{EtcdCluster, Look, Metrics, Past};
 use crate::wait::pass;
 
 /// What all keys of a campaign start with.
@@ -29,6 +29,9 @@ const SOUND: [(u32, u32, u32); 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
 pub struct EtcdArena {
     cluster: EtcdCluster,
     ways: Vec<Proxy>,
+    clock: Clock,
+    /// When which revision was seen.
+    looks: Mutex<Vec<Seen>>,
     /// What was read of the servers' history so far.
     past: Mutex<Past>,
     /// Members that had lost their office while they stood still.
@@ -72,7 +75,8 @@ impl EtcdArena {
     pub fn start() -> Self {
         let cluster = EtcdCluster::start();
         let ways = (0..SIZE).map(|index| Proxy::raw(cluster.member(index).port())).collect();
-        EtcdArena { cluster, ways, past: Mutex::default(), usurpers: Mutex::default() }
+        let (clock, (looks, past, usurpers)) = (Clock::system(), Default::default());
+        EtcdArena { cluster, ways, clock, looks, past, usurpers }
     }
 
     /// What must hold under [`STALL`](Self::STALL), with this version.
@@ -145,6 +149,22 @@ impl EtcdArena {
         Some(past.until)
     }
 
+    /// What a member could not end, on the clock of everybody else.
+    fn given_up(&self, index: usize) -> Vec<GivenUp> {
+        let (now, by) = (self.clock.now().as_nanos(), self.cluster.asker(index));
+        let since_1970 = UnixMillis::now().0 * 1_000_000;
+        let at = |then: Duration| {
+            let ago = since_1970.saturating_sub(u64::try_from(then.as_nanos()).unwrap_or_default());
+            now.saturating_sub(ago)
+        };
+        let given_up = self.cluster.member(index).gave_up_ending().into_iter();
+        given_up.map(|then| GivenUp { at: at(then), by }).collect()
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Vec<Seen>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn past(&self) -> MutexGuard<'_, Past> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,8 +187,11 @@ impl Arena for EtcdArena {
     }
 
     fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
-        let members = (0..SIZE).map(|index| self.cluster.member(index));
-        let claims = members.filter_map(|member| member.oldest_first(LOCK)).next()?;
+        let from = self.clock.now().as_nanos();
+        let Look { revision, pairs: claims } =
+            self.cluster.here().into_iter().find_map(|member| member.look(LOCK))?;
+        let until = self.clock.now().as_nanos();
+        self.looks().push(Seen { from, until, revision });
         let holder = |key: &String| {
             let queue = format!("{LOCK}{key}/");
             let first = claims.iter().find(|(name, _)| name.starts_with(&queue));
@@ -184,7 +207,9 @@ impl Arena for EtcdArena {
     fn evidence(&self) -> Evidence {
         self.read_past().expect("the history can be read");
         let (gone, usurpers) = (self.past().gone.clone(), self.usurpers().clone());
-        Evidence { gone, usurpers, endings: self.cluster.any().who_ended() }
+        let (seen, endings) = (self.looks().clone(), self.cluster.any().who_ended());
+        let given_up = (0..SIZE).flat_map(|index| self.given_up(index)).collect();
+        Evidence { gone, usurpers, endings, given_up, seen }
     }
 }
 
@@ -261,7 +286,7 @@ fn stop_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
     let before = arena.cluster.member(leader).metrics();
     arena.cluster.pause(leader);
     pass(strike.millis(1_000, 6_000));
-    let (from, went_on) = (arena.last(), Clock::system().now().as_nanos());
+    let (from, went_on) = (arena.last(), arena.clock.now().as_nanos());
     arena.cluster.go_on(leader);
     // It hears of its successor at once, and does not need longer than this to act as if it had not.
     pass(Duration::from_millis(700));

@@ -5,9 +5,11 @@
 //! An overlap is the server's, by etcd issue 15247, if all of this is so:
 //!
 //! - the claim of whoever had the key first went together with the own key of its session, so with its lease;
-//! - at that revision a member went on that had stood still, did not lead any more, and ended leases;
-//! - it was that member that had the lease end, by the log that all agree on;
-//! - the other came to hold the key after that member went on.
+//! - it was had to end, by the log that all agree on, by a member that had stood still and been replaced;
+//! - that was when the member went on and ended leases, by its own count; or when it gave up, by its own
+//!   words, what it had asked for when it went on: it asks for sixteen at a time, and what else it had found
+//!   old is next, seven seconds later, also if it leads again by then;
+//! - the other came to hold the key after that claim went.
 //!
 //! Every other overlap is ours. The log does not tell what a member does of its own accord from what it does
 //! for a client; where clients had it end leases meanwhile, the trace says how many.
@@ -28,6 +30,13 @@ pub(super) const LOCK: &str = "tenure/lock/";
 /// What sessions' own keys are called: `tenure/session/<lease>`.
 const SESSION: &str = "tenure/session/";
 
+/// How long a member waits for what it has asked for, in nanoseconds: five seconds and two elections.
+const PATIENCE: u64 = 7_000_000_000;
+/// How long after it went on it asks for all that it will.
+const AT_ONCE: u64 = 700_000_000;
+/// How much later than it happened something is written down, or how much earlier that seems.
+const TICK: u64 = 100_000_000;
+
 /// What the members know of the end of leases.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
@@ -37,6 +46,10 @@ pub struct Evidence {
     pub(super) usurpers: Vec<Usurper>,
     /// How each lease ended.
     pub(super) endings: HashMap<i64, Ending>,
+    /// Ends that members asked for in vain.
+    pub(super) given_up: Vec<GivenUp>,
+    /// What time it was at which revision.
+    pub(super) seen: Vec<Seen>,
 }
 
 /// A member that went on after it had stood still, and did not lead any more.
@@ -54,6 +67,21 @@ pub(super) struct Usurper {
     pub(super) ended: u64,
     /// How many its clients asked it to end meanwhile.
     pub(super) asked: u64,
+}
+
+/// A member gave up asking for a lease to be ended.
+#[derive(Clone, Debug)]
+pub(super) struct GivenUp {
+    pub(super) at: u64,
+    pub(super) by: Asker,
+}
+
+/// A revision that was the last at some time between these.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) from: u64,
+    pub(super) until: u64,
+    pub(super) revision: u64,
 }
 
 /// What an overlap was found to come from.
@@ -85,6 +113,17 @@ pub enum Cause {
         /// How many more went by its asking, for clients: if there are any, it may be one of them.
         for_clients: u64,
     },
+    /// A member ended its lease late that had found it old when it did not lead (etcd issue 15247).
+    UsurpedLate {
+        /// Its lease.
+        lease: i64,
+        /// When it and all that hung on it went.
+        revision: u64,
+        /// Who did it.
+        member: String,
+        /// How many others it gave up just then.
+        given_up: usize,
+    },
     /// In some other way: we are to blame until something else is known.
     Ours(String),
 }
@@ -92,7 +131,7 @@ pub enum Cause {
 impl Trace {
     /// Whether the server is to blame.
     pub fn is_the_servers(&self) -> bool {
-        matches!(self.cause, Cause::Usurped { .. })
+        !matches!(self.cause, Cause::Ours(_))
     }
 }
 
@@ -105,6 +144,14 @@ impl fmt::Display for Trace {
                 write!(f, "lease {lease:016x} was ended at revision {revision} by member ")?;
                 write!(f, "`{member}`, which did not lead and ended {by_itself} by itself, ")?;
                 write!(f, "{for_clients} for clients")
+            }
+            Cause::UsurpedLate { lease, revision, member, given_up } => {
+                write!(f, "lease {lease:016x} was ended at revision {revision} by member ")?;
+                write!(
+                    f,
+                    "`{member}`, which had found it old when it did not lead and then gave up "
+                )?;
+                write!(f, "{given_up} others")
             }
             Cause::Ours(why) => write!(f, "NOT TRACED: {why}"),
         }
@@ -126,15 +173,15 @@ impl Evidence {
         if !self.went_whole(revision, lease) {
             return Err(format!("its claim went alone, at revision {revision}"));
         }
-        let usurper = self.usurper(revision, lease)?;
-        // The other can have it no sooner than the server lets go of the first.
-        if second.reported < usurper.went_on {
-            let name = &usurper.name;
-            return Err(format!("the second had it before member `{name}` went on"));
+        let when = self.when(revision);
+        if second.reported < *when.start() {
+            return Err(format!("the second had it before its claim went, at revision {revision}"));
         }
-        let (by_itself, for_clients) = (usurper.ended, self.for_clients(usurper));
-        let member = usurper.name.clone();
-        Ok(Cause::Usurped { lease, revision, member, by_itself, for_clients })
+        let cause = self.at_once(revision, lease).or_else(|| self.late(revision, lease, &when));
+        cause.ok_or_else(|| {
+            let by = self.endings.get(&lease);
+            format!("its lease {lease:016x} ended at revision {revision} in no known way: {by:?}")
+        })
     }
 
     /// The end of the first one's claim.
@@ -155,18 +202,46 @@ impl Evidence {
         self.gone.iter().any(|gone| gone.revision == revision && gone.key == session)
     }
 
-    /// Who ended the lease without leading.
-    fn usurper(&self, revision: u64, lease: i64) -> Result<&Usurper, String> {
-        let then = format!("its lease {lease:016x} ended at revision {revision}");
-        let about = |usurper: &&Usurper| usurper.revisions.contains(&revision);
-        let Some(usurper) = self.usurpers.iter().find(about) else {
-            return Err(format!("{then}, with no member about that had been replaced"));
+    /// Between which moments this revision came to be.
+    fn when(&self, revision: u64) -> RangeInclusive<u64> {
+        let (before, after): (Vec<&Seen>, _) =
+            self.seen.iter().partition(|seen| seen.revision < revision);
+        let start = before.iter().map(|seen| seen.from).max().unwrap_or(0);
+        start..=after.iter().map(|seen| seen.until).min().unwrap_or(u64::MAX)
+    }
+
+    /// A member ended it as soon as it went on.
+    fn at_once(&self, revision: u64, lease: i64) -> Option<Cause> {
+        let by = self.endings.get(&lease)?.by;
+        let is_it = |usurper: &&Usurper| {
+            usurper.asker == by && usurper.ended > 0 && usurper.revisions.contains(&revision)
         };
-        let by = self.endings.get(&lease).map(|ending| ending.by);
-        match by == Some(usurper.asker) && usurper.ended > 0 {
-            true => Ok(usurper),
-            false => Err(format!("{then}, but not by member `{}`, which was about", usurper.name)),
-        }
+        let usurper = self.usurpers.iter().find(is_it)?;
+        let (by_itself, for_clients) = (usurper.ended, self.for_clients(usurper));
+        let member = usurper.name.clone();
+        Some(Cause::Usurped { lease, revision, member, by_itself, for_clients })
+    }
+
+    /// A member ended it once it had given up others.
+    fn late(&self, revision: u64, lease: i64, when: &RangeInclusive<u64>) -> Option<Cause> {
+        let by = self.endings.get(&lease)?.by;
+        let mut usurpers = self.usurpers.iter().filter(|usurper| usurper.asker == by);
+        usurpers.find_map(|usurper| {
+            let given_up = self.given_up_then(usurper, when);
+            let member = usurper.name.clone();
+            (given_up > 0).then_some(Cause::UsurpedLate { lease, revision, member, given_up })
+        })
+    }
+
+    /// How much it gave up just before that of what it had asked for when it went on.
+    fn given_up_then(&self, usurper: &Usurper, when: &RangeInclusive<u64>) -> usize {
+        let first = usurper.went_on + PATIENCE;
+        let its = self.given_up.iter().filter(|given_up| given_up.by == usurper.asker);
+        let old = its.filter(|given_up| (first - TICK..=first + AT_ONCE).contains(&given_up.at));
+        let then = |given_up: &&GivenUp| {
+            *when.start() <= given_up.at + AT_ONCE && *when.end() + TICK >= given_up.at
+        };
+        old.filter(then).count()
     }
 
     /// How many leases its clients had it end, as far as these are not known to be its own.
@@ -204,7 +279,10 @@ mod tests {
             asked: 0,
         };
         let endings = HashMap::from([(LEASE, Ending { index: 125, by: MEMBER })]);
-        Evidence { gone: vec![claim, session], usurpers: vec![usurper], endings }
+        let seen = |from, revision| Seen { from, until: from + 5, revision };
+        let seen = vec![seen(990, 20), seen(1_010, 24), seen(1_020, 25)];
+        let (gone, usurpers, given_up) = (vec![claim, session], vec![usurper], vec![]);
+        Evidence { gone, usurpers, endings, given_up, seen }
     }
 
     fn hold(created: u64, reported: u64) -> Hold {
@@ -271,23 +349,61 @@ mod tests {
     fn not_traced_outside_of_a_span() {
         let mut evidence = evidence();
         evidence.usurpers[0].revisions = 26..=30;
-        let why = "its lease 00000000000000ab ended at revision 25, with no member about that had been \
-                   replaced";
-        assert_eq!(trace(&evidence), not_traced(why));
+        assert_eq!(
+            trace(&evidence),
+            not_traced(&in_no_known_way("Some(Ending { index: 125, by: 7 })"))
+        );
+    }
+
+    fn in_no_known_way(ending: &str) -> String {
+        format!("its lease 00000000000000ab ended at revision 25 in no known way: {ending}")
     }
 
     /// Nor is a replaced member to blame for what another asked for: the leader, or a client there.
     #[test]
     fn not_traced_if_another_member_ended_it() {
-        let why = "its lease 00000000000000ab ended at revision 25, but not by member `two`, which was about";
         let mut other = evidence();
         other.endings.insert(LEASE, Ending { index: 125, by: 8 });
-        assert_eq!(trace(&other), not_traced(why));
+        assert_eq!(
+            trace(&other),
+            not_traced(&in_no_known_way("Some(Ending { index: 125, by: 8 })"))
+        );
         other.endings.clear();
-        assert_eq!(trace(&other), not_traced(why));
+        assert_eq!(trace(&other), not_traced(&in_no_known_way("None")));
         let mut idle = evidence();
         idle.usurpers[0].ended = 0;
-        assert_eq!(trace(&idle), not_traced(why));
+        assert_eq!(
+            trace(&idle),
+            not_traced(&in_no_known_way("Some(Ending { index: 125, by: 7 })"))
+        );
+    }
+
+    /// What a replaced member finds old beyond the first sixteen it ends when it has given those up.
+    #[test]
+    fn traced_late() {
+        let mut evidence = evidence();
+        evidence.usurpers[0].revisions = 11..=19;
+        evidence.usurpers[0].went_on = 1_000;
+        let later = PATIENCE + 2_000;
+        evidence.seen.iter_mut().for_each(|seen| seen.from += later);
+        evidence.seen.iter_mut().for_each(|seen| seen.until += later);
+        let trace = |evidence: &Evidence| {
+            let second = hold(12, later + 1_100);
+            evidence.trace(&hold(10, later), &second).to_string()
+        };
+        let ours = not_traced(&in_no_known_way("Some(Ending { index: 125, by: 7 })"));
+        assert_eq!(trace(&evidence), ours, "it gave up nothing");
+        let gave_up = |at, by| vec![GivenUp { at, by }, GivenUp { at, by }];
+        evidence.given_up = gave_up(later, MEMBER);
+        let late = "`k` fences 81923 and 98307: lease 00000000000000ab was ended at revision 25 by member \
+                    `two`, which had found it old when it did not lead and then gave up 2 others";
+        assert_eq!(trace(&evidence), late);
+        evidence.given_up = gave_up(later, 8);
+        assert_eq!(trace(&evidence), ours, "another did");
+        evidence.given_up = gave_up(later - 2 * TICK, MEMBER);
+        assert_eq!(trace(&evidence), ours, "what it asked for before it stood still");
+        evidence.given_up = gave_up(later + AT_ONCE, MEMBER);
+        assert_eq!(trace(&evidence), ours, "it gave up only after that");
     }
 
     /// What went by its asking besides what it counts itself went for clients, if any asked for it then.
@@ -306,11 +422,12 @@ mod tests {
         assert_eq!(trace(&evidence), own);
     }
 
-    /// Two who met before the member went on met for another reason.
+    /// Two who met while the first one's claim was still there met for another reason.
     #[test]
     fn not_traced_if_the_overlap_is_older() {
-        let trace = evidence().trace(&hold(10, 900), &hold(12, 950)).to_string();
-        assert_eq!(trace, not_traced("the second had it before member `two` went on"));
+        let at = |reported| evidence().trace(&hold(10, 900), &hold(12, reported)).to_string();
+        let why = "the second had it before its claim went, at revision 25";
+        assert_eq!((at(1_009), at(1_010)), (not_traced(why), TRACED.into()));
     }
 
     /// Two on one grant of the server are not the server's doing.

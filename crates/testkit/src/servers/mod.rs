@@ -9,6 +9,8 @@ mod redis;
 mod sentinel;
 
 pub use cluster::{RedisCluster, SLOTS};
-pub use etcd::{Asker, Backup, Ending, EtcdCluster, EtcdServer, EtcdTls, Gone, Metrics, Past};
+pub use etcd::{
+    Asker, Backup, Ending, EtcdCluster, EtcdServer, EtcdTls, Gone, Look, Metrics, Past,
+};
 pub use redis::{RedisClient, RedisServer, Reply};
 pub use sentinel::{Sentinel, SentinelSet};

@@ -145,11 +145,16 @@ impl EtcdCluster {
         });
     }
 
+    /// All that do not fail to serve because of us.
+    pub fn here(&self) -> Vec<&EtcdServer> {
+        let away = *self.away();
+        let here = self.members.iter().zip(away).filter(|(_, away)| !away);
+        here.map(|(member, _)| member).collect()
+    }
+
     /// What all have counted together, those that are away excepted.
     pub fn metrics(&self) -> Vec<Metrics> {
-        let away = *self.away();
-        let here = (0..SIZE).filter(|index| !away[*index]);
-        here.map(|index| self.members[index].metrics()).collect()
+        self.here().into_iter().map(EtcdServer::metrics).collect()
     }
 
     /// Stops one in its tracks.

@@ -148,9 +148,14 @@ impl Setup {
         self.dir.path().join("log")
     }
 
+    /// All that it had to say.
+    pub(super) fn words(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
     /// The last that it had to say.
     pub(super) fn last_words(&self) -> String {
-        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let log = self.words();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")
     }

@@ -7,10 +7,24 @@ use serde_json::{Value, json};
 use super::EtcdServer;
 use super::metrics::post;
 
+/// What a look has shown.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The revision as of which it is.
+    pub revision: u64,
+    /// Keys and their values, in the order in which they were made.
+    pub pairs: Vec<(String, String)>,
+}
+
 impl EtcdServer {
     /// The keys that start with `prefix`, and their values, in the order in which they were made;
     /// `None` if it does not answer.
     pub fn oldest_first(&self, prefix: &str) -> Option<Vec<(String, String)>> {
+        self.look(prefix).map(|look| look.pairs)
+    }
+
+    /// The same, and as of when.
+    pub fn look(&self, prefix: &str) -> Option<Look> {
         // A zero as start and end is everything.
         let (start, end) = match prefix {
             "" => ("\0".to_owned(), "\0".to_owned()),
@@ -22,10 +36,12 @@ impl EtcdServer {
         });
         let said = post(self.port(), "/v3/kv/range", &body.to_string()).ok()?;
         let said: Value = serde_json::from_str(&said).ok()?;
-        said.get("header")?;
+        // Numbers of this size are written as text.
+        let revision = said["header"]["revision"].as_str()?.parse().ok()?;
         let text = |pair: &Value, name: &str| decode(pair[name].as_str().unwrap_or_default());
         let pairs = said["kvs"].as_array().into_iter().flatten();
-        Some(pairs.map(|pair| (text(pair, "key"), text(pair, "value"))).collect())
+        let pairs = pairs.map(|pair| (text(pair, "key"), text(pair, "value"))).collect();
+        Some(Look { revision, pairs })
     }
 
     /// Its version.
@@ -101,6 +117,7 @@ mod tests {
         let pair = |name: &str| (name.to_owned(), format!("v{name}"));
         assert_eq!(server.oldest_first("a/"), Some(vec![pair("a/2"), pair("a/1")]));
         assert_eq!(server.oldest_first("").map(|all| all.len()), Some(3));
+        assert_eq!(server.look("").map(|look| look.revision), Some(server.revision()));
         assert!(server.version() >= (3, 4, 0));
         server.kill();
         assert_eq!(server.oldest_first("a/"), None);

@@ -13,6 +13,7 @@
 //! | `look.rs` | what keys there are, cheaply |
 //! | `past.rs` | what keys there were |
 //! | `log.rs` | who had which lease end |
+//! | `words.rs` | what it complains of |
 //! | `metrics.rs` | what it counts |
 //! | `cluster.rs` | three of them, with a network that can be parted |
 
@@ -25,6 +26,7 @@ mod metrics;
 mod past;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -32,6 +34,7 @@ pub use cluster::EtcdCluster;
 pub use ctl::Backup;
 pub use launch::EtcdTls;
 pub use log::{Asker, Ending};
+pub use look::Look;
 pub use metrics::Metrics;
 pub use past::{Gone, Past};
 
