@@ -34,7 +34,11 @@ const SESSION: &str = "tenure/session/";
 const PATIENCE: u64 = 7_000_000_000;
 /// How long after it went on it asks for all that it will.
 const AT_ONCE: u64 = 700_000_000;
-/// How much later than it happened something is written down, or how much earlier that seems.
+/// How many ends of leases it asks for at a time. One that gave up fewer had asked for all.
+const AT_A_TIME: usize = 16;
+/// How soon it asks for the next, and has them.
+const NEXT_WITHIN: u64 = 300_000_000;
+/// How exactly its own log tells the time.
 const TICK: u64 = 100_000_000;
 
 /// What the members know of the end of leases.
@@ -222,14 +226,19 @@ impl Evidence {
         Some(Cause::Usurped { lease, revision, member, by_itself, for_clients })
     }
 
-    /// A member ended it once it had given up others.
+    /// A member ended it once it had given up those that were in its way.
     fn late(&self, revision: u64, lease: i64, when: &RangeInclusive<u64>) -> Option<Cause> {
         let by = self.endings.get(&lease)?.by;
         let mut usurpers = self.usurpers.iter().filter(|usurper| usurper.asker == by);
         usurpers.find_map(|usurper| {
             let given_up = self.given_up_then(usurper, when);
             let member = usurper.name.clone();
-            (given_up > 0).then_some(Cause::UsurpedLate { lease, revision, member, given_up })
+            (given_up >= AT_A_TIME).then_some(Cause::UsurpedLate {
+                lease,
+                revision,
+                member,
+                given_up,
+            })
         })
     }
 
@@ -239,7 +248,7 @@ impl Evidence {
         let its = self.given_up.iter().filter(|given_up| given_up.by == usurper.asker);
         let old = its.filter(|given_up| (first - TICK..=first + AT_ONCE).contains(&given_up.at));
         let then = |given_up: &&GivenUp| {
-            *when.start() <= given_up.at + AT_ONCE && *when.end() + TICK >= given_up.at
+            *when.start() <= given_up.at + NEXT_WITHIN && *when.end() + TICK >= given_up.at
         };
         old.filter(then).count()
     }
@@ -393,10 +402,10 @@ mod tests {
         };
         let ours = not_traced(&in_no_known_way("Some(Ending { index: 125, by: 7 })"));
         assert_eq!(trace(&evidence), ours, "it gave up nothing");
-        let gave_up = |at, by| vec![GivenUp { at, by }, GivenUp { at, by }];
+        let gave_up = |at, by| vec![GivenUp { at, by }; AT_A_TIME];
         evidence.given_up = gave_up(later, MEMBER);
         let late = "`k` fences 81923 and 98307: lease 00000000000000ab was ended at revision 25 by member \
-                    `two`, which had found it old when it did not lead and then gave up 2 others";
+                    `two`, which had found it old when it did not lead and then gave up 16 others";
         assert_eq!(trace(&evidence), late);
         evidence.given_up = gave_up(later, 8);
         assert_eq!(trace(&evidence), ours, "another did");
@@ -404,6 +413,9 @@ mod tests {
         assert_eq!(trace(&evidence), ours, "what it asked for before it stood still");
         evidence.given_up = gave_up(later + AT_ONCE, MEMBER);
         assert_eq!(trace(&evidence), ours, "it gave up only after that");
+        evidence.given_up = gave_up(later, MEMBER);
+        evidence.given_up.pop();
+        assert_eq!(trace(&evidence), ours, "it had nothing more to ask for");
     }
 
     /// What went by its asking besides what it counts itself went for clients, if any asked for it then.
