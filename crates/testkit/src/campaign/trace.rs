@@ -6,7 +6,7 @@
 //!
 //! - the claim of whoever had the key first went together with the own key of its session, so with its lease;
 //! - it was had to end, by the log that all agree on, by a member that had stood still and been replaced;
-//! - that was when the member went on and ended leases, by its own count; or when it gave up, by its own
+//! - that was when the member went on and ended leases, more than clients asked it to; or when it gave up, by its own
 //!   words, what it had asked for when it went on: it asks for sixteen at a time, and what else it had found
 //!   old is next, seven seconds later, also if it leads again by then;
 //! - the other came to hold the key after that claim went.
@@ -112,7 +112,7 @@ pub enum Cause {
         revision: u64,
         /// Who did it.
         member: String,
-        /// How many leases it ended by itself then, by its own count.
+        /// How many leases it ended by itself then, by its own count and by the log.
         by_itself: u64,
         /// How many more went by its asking, for clients: if there are any, it may be one of them.
         for_clients: u64,
@@ -217,13 +217,13 @@ impl Evidence {
     /// A member ended it as soon as it went on.
     fn at_once(&self, revision: u64, lease: i64) -> Option<Cause> {
         let by = self.endings.get(&lease)?.by;
-        let is_it = |usurper: &&Usurper| {
-            usurper.asker == by && usurper.ended > 0 && usurper.revisions.contains(&revision)
-        };
+        let is_it =
+            |usurper: &&Usurper| usurper.asker == by && usurper.revisions.contains(&revision);
         let usurper = self.usurpers.iter().find(is_it)?;
-        let (by_itself, for_clients) = (usurper.ended, self.for_clients(usurper));
+        let [by_itself, for_clients] = self.had_end(usurper);
         let member = usurper.name.clone();
-        Some(Cause::Usurped { lease, revision, member, by_itself, for_clients })
+        let cause = Cause::Usurped { lease, revision, member, by_itself, for_clients };
+        (by_itself > 0).then_some(cause)
     }
 
     /// A member ended it once it had given up those that were in its way.
@@ -253,13 +253,15 @@ impl Evidence {
         old.filter(then).count()
     }
 
-    /// How many leases its clients had it end, as far as these are not known to be its own.
-    fn for_clients(&self, usurper: &Usurper) -> u64 {
-        let theirs = |ending: &&Ending| {
+    /// How many leases it had end when it went on, by itself and for clients.
+    fn had_end(&self, usurper: &Usurper) -> [u64; 2] {
+        let its = |ending: &&Ending| {
             ending.by == usurper.asker && usurper.entries.contains(&ending.index)
         };
-        let all = self.endings.values().filter(theirs).count() as u64;
-        all.saturating_sub(usurper.ended).min(usurper.asked)
+        let all = self.endings.values().filter(its).count() as u64;
+        // Its own count is behind for as long as it has not caught up with the others.
+        let by_itself = usurper.ended.max(all.saturating_sub(usurper.asked));
+        [by_itself, all.saturating_sub(by_itself)]
     }
 }
 
@@ -380,7 +382,7 @@ mod tests {
         other.endings.clear();
         assert_eq!(trace(&other), not_traced(&in_no_known_way("None")));
         let mut idle = evidence();
-        idle.usurpers[0].ended = 0;
+        (idle.usurpers[0].ended, idle.usurpers[0].asked) = (0, 1);
         assert_eq!(
             trace(&idle),
             not_traced(&in_no_known_way("Some(Ending { index: 125, by: 7 })"))
@@ -418,7 +420,7 @@ mod tests {
         assert_eq!(trace(&evidence), ours, "it had nothing more to ask for");
     }
 
-    /// What went by its asking besides what it counts itself went for clients, if any asked for it then.
+    /// What went by its asking besides what it counts itself may have gone for clients, if any asked for it.
     #[test]
     fn clients_are_told() {
         let mut evidence = evidence();
@@ -426,12 +428,16 @@ mod tests {
         ends(0xac, 126, MEMBER);
         ends(0xad, 127, 8);
         ends(0xae, 131, MEMBER);
-        assert_eq!(trace(&evidence), TRACED);
-        evidence.usurpers[0].asked = 2;
-        assert_eq!(trace(&evidence), TRACED.replace("0 for clients", "1 for clients"));
-        evidence.usurpers[0].ended = 2;
-        let own = TRACED.replace("ended 1 by itself", "ended 2 by itself");
-        assert_eq!(trace(&evidence), own);
+        let told = |own: u64, clients: u64| {
+            let told = format!("ended {own} by itself, {clients} for clients");
+            TRACED.replace("ended 1 by itself, 0 for clients", &told)
+        };
+        for (ended, asked, expected) in
+            [(1, 0, told(2, 0)), (0, 1, told(1, 1)), (1, 2, told(1, 1)), (2, 2, told(2, 0))]
+        {
+            (evidence.usurpers[0].ended, evidence.usurpers[0].asked) = (ended, asked);
+            assert_eq!(trace(&evidence), expected, "{ended} {asked}");
+        }
     }
 
     /// Two who met while the first one's claim was still there met for another reason.
