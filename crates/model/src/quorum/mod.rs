@@ -3,6 +3,12 @@
 //! In: bounds ([`Quorum`]) and what is broken on purpose ([`QuorumBug`]). Out: stateright's `Model`,
 //! whose every step is one of [`Step`]. What is modelled and what is not: `docs/design/0009-quorum.md`.
 //!
+//! The engine asks for a vote, and frees it, by a short form first where nobody else is known to want
+//! the lock. That refines this: a short form does what the full one would, or nothing, and the full one
+//! that then follows is a request that was delayed. A full vote is sent while its round lasts and no
+//! later, so it stays in its place: behind what was asked for before, ahead of what undoes it. What may
+//! come between the two forms, or after the next claim's vote, frees votes of its own round or claim only.
+//!
 //! In reading order: this file (the bounds, what can happen next, what must hold), `state.rs`
 //! (nodes, clients, and what they do).
 

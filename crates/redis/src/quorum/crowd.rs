@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
 use tenure_core::time::Bounds;
+use tokio::task::unconstrained;
 
 pub(super) struct Crowd<T> {
     asked: Vec<(usize, BoxFuture<'static, T>)>,
@@ -22,8 +23,10 @@ impl<T: Send + 'static> Crowd<T> {
         Crowd { asked: Vec::new() }
     }
 
+    /// Takes a question along. It is sent as soon as it is first polled, whatever else the calling task
+    /// has done in its turn: one that stayed behind could be overtaken by what undoes it.
     pub(super) fn ask(&mut self, who: usize, question: impl Future<Output = T> + Send + 'static) {
-        self.asked.push((who, Box::pin(question)));
+        self.asked.push((who, Box::pin(unconstrained(question))));
     }
 
     /// The next answer, and whose it is; `None` if there will be no more, or none in time.

@@ -13,7 +13,7 @@ use super::node::Node;
 use super::scripts::Given;
 use super::tally::{fault, majority};
 use crate::backend::BY_MAX;
-use crate::scripts::{Freed, Renewed};
+use crate::scripts::{Freed, Renewed, Run};
 use crate::trouble::Trouble;
 
 /// Answers to one question that is asked of all nodes.
@@ -79,9 +79,12 @@ impl Shared {
             Then::Free => None,
             Then::Closed(rest) => Some(rest),
         };
-        let was_ours = self.clock().now() < lease.valid_until();
-        let claim = lease.claim();
-        self.give_back(claim.key(), claim.token(), Given::Claim(closed), was_ours).await
+        let (claim, now) = (lease.claim(), self.clock().now());
+        let was_ours = now < lease.valid_until();
+        let plain = then == Then::Free && !lease.is_contended() && self.is_calm(claim.key(), now);
+        let keys = &self.first().server().keys;
+        let give = plain.then(|| Arc::new(Run::give(keys, &self.author, claim)));
+        self.give_back(claim.key(), claim.token(), Given::Claim(closed), was_ours, give).await
     }
 
     async fn give_back(
@@ -90,9 +93,11 @@ impl Shared {
         token: Token,
         given: Given,
         was_ours: bool,
+        give: Option<Arc<Run>>,
     ) -> Result<Release, Fault> {
         let (freed, gone) = (|answer: &Freed| *answer == Freed::Yes, Freed::NotHeld);
-        let free = |node: Arc<Node>| node.free(key.clone(), token, given.clone(), was_ours);
+        let free =
+            |node: Arc<Node>| node.free(key.clone(), token, given.clone(), was_ours, give.clone());
         let answers = self.ask_nodes(free, |answers| {
             answers.is_majority(freed) || answers.denies_majority(|answer| *answer == gone)
         });
@@ -119,7 +124,7 @@ impl Shared {
     pub(super) async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
         self.refuse_forked()?;
         let by: String = by.chars().take(BY_MAX).collect();
-        let answer = self.give_back(key, seen, Given::Forced(by.clone()), false).await?;
+        let answer = self.give_back(key, seen, Given::Forced(by.clone()), false, None).await?;
         if answer != Release::NotHeld {
             // For a holder in this process; others are told in their inboxes.
             let loss = Loss::Forced(by);

@@ -9,12 +9,12 @@
 //! has written it already: where all nodes can take the number that we named, one round trip is all.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::Claim;
 use tenure_core::backend::{Grant, Term};
 use tenure_core::time::{self, Time, UnixMillis};
+use tenure_core::{Claim, Key};
 
 use super::Shared;
 use super::crowd::Crowd;
@@ -33,10 +33,10 @@ const PER_MILLI: u64 = 256;
 /// ahead of ours, and it is later there. Nodes take no number that is further ahead than `vote.lua` says.
 const WANT_AHEAD: u64 = 10;
 
-/// A question to each node, and whether it may have been heard.
+/// A question to each node.
 struct Votes {
     crowd: Crowd<Result<Vote, Trouble>>,
-    sent: Vec<Arc<AtomicBool>>,
+    ballot: Arc<Ballot>,
 }
 
 impl Shared {
@@ -50,7 +50,7 @@ impl Shared {
         // Read the clock before sending: every node's ttl starts after this, so our view of it can
         // only be too short.
         let from = self.clock().now();
-        let ballot = Arc::new(self.ballot(claim, waits));
+        let ballot = Arc::new(self.ballot(claim, waits, from));
         let until = from.after(self.patience(claim.ttl()));
         let (mut votes, mut count) = (self.ask_all(&ballot), Count::new(self.nodes.len()));
         while !count.is_decided()
@@ -73,10 +73,21 @@ impl Shared {
         }
     }
 
-    fn ballot(&self, claim: &Arc<Claim>, waits: bool) -> Ballot {
+    fn ballot(&self, claim: &Arc<Claim>, waits: bool, now: Time) -> Ballot {
         let round = self.rounds.fetch_add(1, Ordering::Relaxed);
         let body = scripts::body(&self.author, claim, round);
-        Ballot { claim: claim.clone(), body, want: claim.fenced().then(|| self.want()), waits }
+        let want = claim.fenced().then(|| self.want());
+        // Once for all nodes: they have the same keys.
+        let keys = &self.first().server().keys;
+        let plain = want.filter(|_| self.is_calm(claim.key(), now));
+        let take = plain.map(|want| scripts::take(keys, claim, &body, want));
+        let (sent, over) = Default::default();
+        Ballot { claim: claim.clone(), body, want, waits, take, sent, over }
+    }
+
+    /// Whether nobody else has been seen to want it lately, on any node.
+    pub(super) fn is_calm(&self, key: &Key, now: Time) -> bool {
+        self.nodes.iter().all(|node| node.server().calm().is_calm(key, now))
     }
 
     /// The number that would suit, the same for all nodes, and above those that we have named before: a
@@ -89,13 +100,11 @@ impl Shared {
     }
 
     fn ask_all(&self, ballot: &Arc<Ballot>) -> Votes {
-        let (mut crowd, mut sent) = (Crowd::new(), Vec::new());
+        let mut crowd = Crowd::new();
         for (number, node) in self.nodes.iter().enumerate() {
-            let was_sent = Arc::new(AtomicBool::new(false));
-            crowd.ask(number, node.clone().vote(ballot.clone(), was_sent.clone()));
-            sent.push(was_sent);
+            crowd.ask(number, node.clone().vote(ballot.clone()));
         }
-        Votes { crowd, sent }
+        Votes { crowd, ballot: ballot.clone() }
     }
 
     /// Has every counted node count up to the fence.
@@ -123,6 +132,8 @@ impl Shared {
     /// Those who were asked and are slow are to have the lock too: it then outlives more of the others.
     /// Those who could not be asked yet are not.
     fn leave_the_rest(&self, mut votes: Votes) {
+        // Before anybody else polls them.
+        votes.ballot.end();
         for node in votes.unsent() {
             votes.crowd.take(node);
         }
@@ -139,6 +150,7 @@ impl Shared {
         why: Why,
     ) -> Miss {
         let until = self.clock().now().after(self.patience(ballot.claim.ttl()));
+        ballot.end();
         for node in votes.unsent() {
             votes.crowd.take(node);
         }
@@ -169,7 +181,7 @@ impl Shared {
     ) -> impl Future<Output = ()> + Send + 'static {
         let (key, token) = (ballot.claim.key().clone(), ballot.claim.token());
         let given = Given::Round(ballot.body.clone());
-        let free = self.nodes[node].clone().free(key, token, given, false);
+        let free = self.nodes[node].clone().free(key, token, given, false, None);
         async move { drop(free.await) }
     }
 }
@@ -177,7 +189,7 @@ impl Shared {
 impl Votes {
     /// The nodes that have not been asked yet, since there is no connection to them.
     fn unsent(&self) -> Vec<usize> {
-        let unsent = |node: &usize| !self.sent[*node].load(Ordering::Acquire);
+        let unsent = |node: &usize| !self.ballot.was_sent(*node);
         self.crowd.silent().filter(unsent).collect()
     }
 }

@@ -17,6 +17,8 @@ use crate::keys::Keys;
 use crate::scripts::{ALWAYS, Answer, Form, How, Run, STRICT, begin, millis};
 use crate::value::Author;
 
+// The usual, cheaply; the rest is left to the one after it.
+static TAKE: LazyLock<Form> = LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")));
 static VOTE: LazyLock<Form> = LazyLock::new(|| Form::new(STRICT, "4", include_str!("vote.lua")));
 static RAISE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "2", include_str!("raise.lua")));
 static FREE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "4", include_str!("free.lua")));
@@ -33,6 +35,19 @@ pub(super) fn body(author: &Author, claim: &Claim, round: u64) -> String {
         (None, None) => "::",
     };
     format!("{}{gap}:{round}", String::from_utf8_lossy(&text))
+}
+
+/// Take the vote with the number that is named, if that is plain. The same words for all nodes.
+pub(super) fn take(keys: &Keys, claim: &Claim, body: &str, want: u64) -> Run {
+    let mut words = begin(&TAKE);
+    keys.add_lock(claim.key(), &mut words);
+    keys.add_fence(claim.key(), &mut words);
+    keys.add_queue(claim.key(), &mut words);
+    words.add(&claim.token().digits());
+    words.add_parts(&["-", body]);
+    words.add_number(millis(claim.ttl()));
+    words.add_number(want);
+    Run::of(&TAKE, claim.token(), words)
 }
 
 /// Ask for a vote, with a number that would suit.
@@ -143,7 +158,7 @@ mod tests {
     /// Every script says its keys, arguments, answers, retry and slots.
     #[test]
     fn headers_are_complete() {
-        for form in [&VOTE, &RAISE, &FREE] {
+        for form in [&TAKE, &VOTE, &RAISE, &FREE] {
             for word in ["-- KEYS[1] lock ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
                 assert!(form.text_plain().contains(word), "`{word}` is missing");
             }

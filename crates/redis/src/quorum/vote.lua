@@ -32,7 +32,8 @@ if ARGV[4] ~= '' and redis.call('EXISTS', lock, queue) == 0 then
 --@include clock.lua
   now, text = number_for(tonumber(ARGV[4]), now, text)
   local last = redis.pcall('SET', fence, text, 'GET')
-  if not last or (tonumber(last) or now) < now then
+  local count = type(last) == 'string' and #last < 17 and not string.find(last, '%D') and tonumber(last)
+  if not last or count and count < now then
     redis.call('SET', lock, '-' .. body, 'PX', ARGV[3])
     return token .. ' granted ' .. text .. ' -'
   end

@@ -64,9 +64,7 @@ impl Shared {
         loop {
             // Each time: the runtime that it lives on may have ended. A holder is told there what
             // becomes of its lock.
-            self.nodes.iter().for_each(|node| node.server().inbox.listen(NO_SLOT));
-            // Before asking: a node may tell before its answer is read.
-            self.nodes.iter().for_each(|node| node.expect(claim));
+            self.nodes.iter().for_each(|node| node.server().inbox.listen_early());
             let from = self.clock().now();
             let miss = match self.round(claim, true).await {
                 Ok(grant) => return Ok(grant),

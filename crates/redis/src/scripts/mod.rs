@@ -281,13 +281,33 @@ impl Run {
         link: &Link,
         live: &Arc<Live>,
     ) -> Result<A, Trouble> {
+        self.on_live_while(link, live, || true).await
+    }
+
+    /// The same for what must not be carried out later than it is `wanted`: where the server says then
+    /// that it does not know the script, that is the answer.
+    pub(crate) async fn on_live_while<A: Answer>(
+        &self,
+        link: &Link,
+        live: &Arc<Live>,
+        wanted: impl Fn() -> bool,
+    ) -> Result<A, Trouble> {
         match link.call_by(live, self.by_hash(live), self.way).await {
-            Err(trouble) if trouble.cause() == Cause::NoScript => {
+            Err(trouble) if trouble.cause() == Cause::NoScript && wanted() => {
                 Box::pin(self.anew(link, live, Way::Plain)).await
             }
             Err(trouble) if trouble.is_moving() => Box::pin(self.moving(link, trouble)).await,
             reply => self.read(link, live, reply?),
         }
+    }
+
+    /// The same on a server that may not know the script: without asking that first.
+    pub(crate) async fn on_new<A: Answer>(
+        &self,
+        link: &Link,
+        live: &Arc<Live>,
+    ) -> Result<A, Trouble> {
+        self.anew(link, live, self.way).await
     }
 
     /// Runs it by its text, which also makes it known. "Unknown script" is no answer to that.

@@ -12,4 +12,5 @@ mod conformance;
 mod nodes;
 mod faults;
 mod fence;
+mod short;
 mod waiting;

@@ -167,7 +167,7 @@ fn black_hole(arena: &QuorumArena, strike: &mut Strike<'_>) {
 }
 
 fn swallow(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let what = *strike.dice.pick(&["granted", "freed", "renewed", "raised"]);
+    let what = *strike.dice.pick(&["granted", "freed", "renewed", "raised", "-t1:"]);
     let some = arena.some(strike);
     for node in &some {
         node.proxy.rule(Rule::on(Way::Replies, Deed::Swallow).containing(what).once());
