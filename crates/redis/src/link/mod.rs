@@ -205,8 +205,11 @@ impl Link {
 
     /// The connection, made if need be.
     pub(crate) async fn live(&self) -> Result<Arc<Live>, Trouble> {
-        match self.current() {
-            Some(live) => Ok(live),
+        if let Some(live) = self.current() {
+            return Ok(live);
+        }
+        match self.known(self.now()) {
+            Some(known) => known,
             // Boxed, as is all that is rare here: what is made for every lock is to be small.
             None => Box::pin(self.live_anew()).await,
         }
