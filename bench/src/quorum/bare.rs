@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::task::unconstrained;
 
 use crate::error::Error;
 use crate::redis::Bare;
@@ -52,7 +53,9 @@ impl Majority {
         for node in &self.nodes {
             let (mut node, command) = (node.clone(), command.clone());
             let asked = async move { node.send_packed_command(&command).await };
-            self.asked.push((self.steps, Box::pin(asked)));
+            // Sent when it is first polled, also by a task that has had its turn: else the next step
+            // could overtake it.
+            self.asked.push((self.steps, Box::pin(unconstrained(asked))));
         }
         for _ in 0..=self.nodes.len() / 2 {
             let answer = self.answer().await?;
