@@ -76,7 +76,8 @@ impl Majority {
                     at += 1;
                     continue;
                 };
-                drop(self.asked.swap_remove(at));
+                // In their order: behind one that is there at once, some are not sent yet.
+                drop(self.asked.remove(at));
                 if step == self.steps {
                     return Poll::Ready(Ok(answer?));
                 }

@@ -23,6 +23,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tenure_core::backend::BoxFuture;
 use tokio::sync::oneshot;
+use tokio::task::unconstrained;
 
 /// How many commands go out together: enough to share the price.
 const TOGETHER_MAX: usize = 32;
@@ -287,7 +288,7 @@ impl Carrier {
             }),
             Next::Send(calls) => {
                 let many = calls.len();
-                let sent = Box::pin(send(self.connection.clone(), calls));
+                let sent = Box::pin(unconstrained(send(self.connection.clone(), calls)));
                 self.under_way.push_back(Together { sent, many });
                 // Polled once, it stands in the driver's queue.
                 if let Some(Together { sent, .. }) = self.under_way.back_mut()
@@ -313,9 +314,10 @@ impl Drop for Carrier {
     }
 }
 
-/// Sends one command, which stands in the driver's queue when this returns.
+/// Sends one command, which stands in the driver's queue when this returns, whatever else the calling task
+/// has done in its turn: one that stayed behind could be overtaken by what undoes it.
 fn send_now(connection: MultiplexedConnection, command: Cmd, way: Way) -> Sent {
-    let mut sent: Sent = Box::pin(send_alone(connection, command, way));
+    let mut sent: Sent = Box::pin(unconstrained(send_alone(connection, command, way)));
     match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(reply) => Box::pin(std::future::ready(reply)),
         Poll::Pending => sent,

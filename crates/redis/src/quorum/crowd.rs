@@ -5,9 +5,10 @@
 //! What is still under way when the crowd is dropped is dropped with it; [`Crowd::see_through`] lets
 //! it come to its end.
 
-use std::future::poll_fn;
+use std::collections::VecDeque;
+use std::future::{poll_fn, ready};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
@@ -16,11 +17,13 @@ use tokio::task::unconstrained;
 
 pub(super) struct Crowd<T> {
     asked: Vec<(usize, BoxFuture<'static, T>)>,
+    /// Answers that nobody has taken yet.
+    heard: VecDeque<(usize, T)>,
 }
 
 impl<T: Send + 'static> Crowd<T> {
     pub(super) fn new() -> Self {
-        Crowd { asked: Vec::new() }
+        Crowd { asked: Vec::new(), heard: VecDeque::new() }
     }
 
     /// Takes a question along. It is sent as soon as it is first polled, whatever else the calling task
@@ -39,27 +42,46 @@ impl<T: Send + 'static> Crowd<T> {
 
     async fn answer(&mut self) -> Option<(usize, T)> {
         poll_fn(|cx| {
-            for (at, (who, question)) in self.asked.iter_mut().enumerate() {
-                if let Poll::Ready(answer) = question.as_mut().poll(cx) {
-                    let who = *who;
-                    drop(self.asked.swap_remove(at));
-                    return Poll::Ready(Some((who, answer)));
-                }
+            if self.heard.is_empty() {
+                self.listen(cx);
             }
-            if self.asked.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+            match self.heard.pop_front() {
+                None if !self.asked.is_empty() => Poll::Pending,
+                answer => Poll::Ready(answer),
+            }
         })
         .await
     }
 
-    /// Those who have not answered.
-    pub(super) fn silent(&self) -> impl Iterator<Item = usize> {
-        self.asked.iter().map(|(who, _)| *who)
+    /// Polls all of them, in the order in which they were asked: also those behind one that has answered
+    /// already are to be asked now.
+    fn listen(&mut self, cx: &mut Context<'_>) {
+        let mut at = 0;
+        while let Some((who, question)) = self.asked.get_mut(at) {
+            match question.as_mut().poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(answer) => {
+                    self.heard.push_back((*who, answer));
+                    drop(self.asked.remove(at));
+                }
+            }
+        }
     }
 
-    /// Takes out the question to `who`, if it is unanswered.
+    /// Those whose answer has not been taken.
+    pub(super) fn silent(&self) -> impl Iterator<Item = usize> {
+        let heard = self.heard.iter().map(|(who, _)| *who);
+        self.asked.iter().map(|(who, _)| *who).chain(heard)
+    }
+
+    /// Takes out the question to `who`, if its answer has not been taken.
     pub(super) fn take(&mut self, who: usize) -> Option<BoxFuture<'static, T>> {
+        if let Some(at) = self.heard.iter().position(|(heard, _)| *heard == who) {
+            let (_, answer) = self.heard.remove(at)?;
+            return Some(Box::pin(ready(answer)));
+        }
         let at = self.asked.iter().position(|(asked, _)| *asked == who)?;
-        Some(self.asked.swap_remove(at).1)
+        Some(self.asked.remove(at).1)
     }
 
     /// Lets what is under way come to its end, whoever waits for it.
