@@ -6,11 +6,11 @@
 use bytes::Bytes;
 use tenure_core::Error;
 use tenure_core::backend::Fault;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use crate::builder::Builder;
-use crate::link::Live;
 use crate::link::bare::{connect, listen, unary};
+use crate::link::{Live, Messages};
 use crate::proto::{
     Compare, Filter, LeaseGrantRequest, LeaseRevokeRequest, Op, RangeRequest, TxnRequest,
     WatchCreateRequest, WatchRequest, WatchResponse, end_of,
@@ -28,7 +28,7 @@ pub struct Bare {
 }
 
 /// What the server tells of deleted keys.
-pub struct Listening(Streaming<WatchResponse>);
+pub struct Listening(Messages<WatchResponse>);
 
 impl std::fmt::Debug for Listening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::Cluster;
-use super::open::{self, Live, Then};
+use super::open::{self, Live, Messages, Then};
 use crate::proto::{Call, WatchRequest, WatchResponse};
 use crate::trouble::Trouble;
 
@@ -20,6 +20,6 @@ pub(crate) async fn unary<Q: Call>(live: &Live, ask: Q) -> Result<Q::Answer, Sta
 pub(crate) async fn listen(
     live: &Live,
     ask: WatchRequest,
-) -> Result<Streaming<WatchResponse>, Status> {
+) -> Result<Messages<WatchResponse>, Status> {
     live.stream(ask, Then::Listen).await
 }

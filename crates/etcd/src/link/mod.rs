@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tenure_core::time::{Bounds, Time};
 use tokio::runtime::Handle;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use crate::jitter::jittered;
 use crate::proto::{
@@ -34,8 +34,8 @@ use crate::proto::{
 };
 use crate::trouble::{Cause, Trouble};
 pub(crate) use cluster::{Cluster, Member};
-pub(crate) use open::Live;
 use open::Then;
+pub(crate) use open::{Live, Messages};
 pub(crate) use visit::Visit;
 
 /// The pause after a failure to connect: it doubles from the first to the second.
@@ -289,7 +289,7 @@ async fn keep_alive_once(live: &Live, lease: i64) -> Result<LeaseKeepAliveRespon
 /// Changes, as the server tells them.
 pub(crate) struct Watching {
     live: Arc<Live>,
-    stream: Streaming<WatchResponse>,
+    stream: Messages<WatchResponse>,
 }
 
 impl std::fmt::Debug for Watching {

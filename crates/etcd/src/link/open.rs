@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::{Request, Status};
+use tonic::{CancellationHandle, Request, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
@@ -363,19 +363,26 @@ impl Live {
         &self,
         ask: Q,
         then: Then,
-    ) -> Result<tonic::Streaming<Q::Answer>, Status> {
+    ) -> Result<Messages<Q::Answer>, Status> {
         use tokio_stream::StreamExt as _;
 
+        let first = tokio_stream::once(ask);
+        match then {
+            Then::Nothing => self.stream_of(first).await,
+            Then::Listen => self.stream_of(first.chain(tokio_stream::pending())).await,
+        }
+    }
+
+    async fn stream_of<Q: Call>(
+        &self,
+        asks: impl tokio_stream::Stream<Item = Q> + Send + 'static,
+    ) -> Result<Messages<Q::Answer>, Status> {
         let (path, codec) = (PathAndQuery::from_static(Q::PATH), ProstCodec::<Q, Q::Answer>::new());
-        let (mut grpc, first) = (self.grpc(), tokio_stream::once(ask));
-        let answer = match then {
-            Then::Nothing => grpc.streaming(self.signed(first), path, codec).await,
-            Then::Listen => {
-                let open = first.chain(tokio_stream::pending());
-                grpc.streaming(self.signed(open), path, codec).await
-            }
-        };
-        answer.map(tonic::Response::into_inner)
+        let mut request = self.signed(asks);
+        // Before it is sent: whoever stops waiting for the first answer leaves nothing open either.
+        let asking = Asking(request.cancellation_handle());
+        let answer = self.grpc().streaming(request, path, codec).await?;
+        Ok(Messages { stream: answer.into_inner(), _asking: asking })
     }
 
     fn grpc(&self) -> Grpc<Http> {
@@ -390,6 +397,30 @@ impl Live {
             request.metadata_mut().insert(TOKEN, token);
         }
         request
+    }
+}
+
+/// What comes back on a stream, for as long as this is kept.
+pub(crate) struct Messages<T> {
+    stream: tonic::Streaming<T>,
+    _asking: Asking,
+}
+
+impl<T> Messages<T> {
+    /// The next one; none where the other side has ended the stream.
+    pub(crate) async fn message(&mut self) -> Result<Option<T>, Status> {
+        self.stream.message().await
+    }
+}
+
+/// Our half of a stream. Dropped, it has the server told that nothing more is wanted. The driver does so by
+/// itself only where we have said all: one that listens would stay at the server, and its connection open,
+/// long after everybody here has forgotten it.
+struct Asking(CancellationHandle);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.clone().cancel();
     }
 }
 

@@ -88,6 +88,26 @@ async fn a_hand_over_wakes_one() {
     guard.release().await.unwrap();
 }
 
+/// Whoever does not wait any more is not told any more: no watch stays at the server, whether the wait was
+/// given up or over.
+#[tokio::test]
+async fn watches_end_with_their_waits() {
+    let server = EtcdServer::start();
+    let (a, b) = (warm(&server).await, warm(&server).await);
+    // Each has one on its session and one on words about force.
+    eventually("their own watches", || async { server.metrics().watchers() == 4 }).await;
+    for _ in 0..5 {
+        let guard = a.lock("k").await.unwrap();
+        let waiting = tokio::spawn(b.lock("k").into_future());
+        claims_are(&server, "k", 2).await;
+        eventually("the watch", || async { server.metrics().watchers() >= 5 }).await;
+        waiting.abort();
+        claims_are(&server, "k", 1).await;
+        guard.release().await.unwrap();
+    }
+    eventually("no watch to be left", || async { server.metrics().watchers() == 4 }).await;
+}
+
 /// Waiting asks for nothing while nothing happens.
 #[tokio::test]
 async fn waiting_is_quiet() {
