@@ -115,6 +115,8 @@ impl AsyncRead for Listening {
     }
 }
 
+/// Not vectored, on purpose: the driver would write a request of 256 bytes or more in one call and its end in
+/// another. Like this it gathers what is below a kilobyte, and that is every request of ours but rare ones.
 impl AsyncWrite for Listening {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -130,18 +132,6 @@ impl AsyncWrite for Listening {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write_vectored(cx, parts))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 
