@@ -17,6 +17,9 @@ use crate::link::Watching;
 
 /// For how long a watch is kept that nobody uses: turns that come less often can bear its cost.
 const KEPT: Duration = Duration::from_secs(1);
+/// How many are kept of one lock. Who comes before us changes between two at times; more would all be told of
+/// every turn of theirs, which costs the server and us.
+const KEPT_OF_A_LOCK: usize = 2;
 /// How many are kept at most: each is a stream on the connection that carries requests.
 const KEPT_MAX: usize = 64;
 
@@ -38,9 +41,10 @@ impl Ears {
         watching.goes_on().then_some(watching)
     }
 
-    /// Keeps a watch on `key` for a while.
-    pub(crate) fn keep(&self, key: Bytes, watching: Watching, clock: &Clock) {
+    /// Keeps a watch on `key`, one of those under `queue`, for a while.
+    pub(crate) fn keep(&self, queue: &[u8], key: Bytes, watching: Watching, clock: &Clock) {
         let mut state = self.state();
+        state.make_room(queue);
         if state.kept.len() < KEPT_MAX {
             state.kept.insert(key, (watching, clock.now().after(KEPT)));
         }
@@ -70,6 +74,19 @@ impl Ears {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Lets go of the one under `queue` that was not used for longest, if there are as many as may be.
+    fn make_room(&mut self, queue: &[u8]) {
+        let of_lock = self.kept.iter().filter(|(key, _)| key.starts_with(queue));
+        let known: Vec<_> = of_lock.map(|(key, (_, until))| (*until, key.clone())).collect();
+        if known.len() >= KEPT_OF_A_LOCK
+            && let Some((_, oldest)) = known.into_iter().min()
+        {
+            self.kept.remove(&oldest);
+        }
     }
 }
 

@@ -383,7 +383,7 @@ impl Shared {
         if let Some(mut kept) = self.ears.take(key)
             && let Ok(seen) = self.hear(seat, key, view, &mut kept).await?
         {
-            self.ears.keep(key.clone(), kept, &self.clock);
+            self.ears.keep(&seat.queue, key.clone(), kept, &self.clock);
             return Ok(seen);
         }
         let filters = vec![Filter::NoPut.into()];
@@ -391,7 +391,7 @@ impl Shared {
         let mut watching = self.calls.watch(create).await?;
         match self.hear(seat, key, view, &mut watching).await? {
             Ok(seen) => {
-                self.ears.keep(key.clone(), watching, &self.clock);
+                self.ears.keep(&seat.queue, key.clone(), watching, &self.clock);
                 Ok(seen)
             }
             // What cannot be watched is found by looking.
