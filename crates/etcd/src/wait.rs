@@ -9,6 +9,7 @@
 //!
 //! An attempt whose answer was lost is resolved by asking again: a claim's key is its own.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ use crate::value;
 const RETRIES_WHILE_DOWN: u32 = 5;
 /// How often one that waits looks again without being told.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// When one that waits on a new watch looks once more: a server that wrote something while the watch began tells of
+/// what comes next only at its next round, up to a tenth of a second later.
+const LOOK_AFTER_BEGIN: Duration = Duration::from_millis(15);
 /// When one that waits looks who holds the lock and for how long, for people: whoever has the lock by
 /// then has no use for it.
 const LOOK_CLOSER: Duration = Duration::from_millis(200);
@@ -352,18 +356,25 @@ impl Shared {
             let place = u64::try_from(view.count - 1).ok();
             claim.saw(Sight::of(self.in_the_way(first)?, place));
         }
-        let gone = self.gone(claim, seat, before, view);
-        let closer = async {
-            self.clock.sleep(LOOK_CLOSER).await;
-            // What cannot be seen is not shown.
-            let _ = self.look_closer(claim, seat, view.created).await;
-            std::future::pending::<()>().await;
+        let turn = async {
+            let mut gone = pin!(self.gone(claim, seat, before, view));
+            // By the ticker of the calls: each timer of the runtime's is a message to itself (`bound.rs`).
+            if let Some(seen) = self.calls.bounds().within(LOOK_CLOSER, &mut gone).await {
+                return seen;
+            }
+            let closer = async {
+                // What cannot be seen is not shown.
+                let _ = self.look_closer(claim, seat, view.created).await;
+                std::future::pending().await
+            };
+            tokio::select! {
+                seen = gone => seen,
+                seen = closer => seen,
+            }
         };
         tokio::select! {
-            gone = gone => gone,
-            () = closer => Ok(None),
+            seen = turn => seen,
             () = session.ended() => Err(Stop::Fault(session_expired(claim.key()))),
-            () = self.clock.sleep(jittered(LOOK_EVERY)) => Ok(None),
         }
     }
 
@@ -381,7 +392,7 @@ impl Shared {
     ) -> Result<Option<View>, Stop> {
         // One that was kept has missed nothing since.
         if let Some(mut kept) = self.ears.take(key)
-            && let Ok(seen) = self.hear(seat, key, view, &mut kept).await?
+            && let Ok(seen) = self.hear(seat, key, view, &mut kept, jittered(LOOK_EVERY)).await?
         {
             self.ears.keep(&seat.queue, key.clone(), kept, &self.clock);
             return Ok(seen);
@@ -389,7 +400,7 @@ impl Shared {
         let filters = vec![Filter::NoPut.into()];
         let create = WatchCreateRequest { key: key.clone(), filters, ..Default::default() };
         let mut watching = self.calls.watch(create).await?;
-        match self.hear(seat, key, view, &mut watching).await? {
+        match self.hear(seat, key, view, &mut watching, LOOK_AFTER_BEGIN).await? {
             Ok(seen) => {
                 self.ears.keep(&seat.queue, key.clone(), watching, &self.clock);
                 Ok(seen)
@@ -402,16 +413,22 @@ impl Shared {
         }
     }
 
-    /// Waits for the watch to tell that the claim before us, as it was in `view`, has gone.
+    /// Waits for the watch to tell that the claim before us, as it was in `view`, has gone, or until it is time
+    /// to look without being told: the watch goes on.
     async fn hear(
         &self,
         seat: &Seat,
         key: &Bytes,
         view: &View,
         watching: &mut Watching,
+        patience: Duration,
     ) -> Result<Result<Option<View>, Trouble>, Stop> {
         loop {
-            match watching.next().await {
+            let next = pin!(watching.next());
+            let Some(told) = self.calls.bounds().within(patience, next).await else {
+                return Ok(Ok(None));
+            };
+            match told {
                 Ok(told) if told.created => {
                     let begun = told.header.map_or(i64::MAX, |header| header.revision);
                     if begun <= view.revision {

@@ -91,6 +91,11 @@ impl Link {
         self.cluster.connect_timeout
     }
 
+    /// What bounds its calls, for waits of others.
+    pub(crate) fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
     /// Whether a member has been met whose bugs are known.
     pub(crate) fn has_suspects(&self) -> bool {
         self.cluster.has_suspects()
