@@ -35,9 +35,14 @@ struct State {
 }
 
 impl Ears {
-    /// A watch on `key` that has been told of everything since it was kept.
-    pub(crate) fn take(&self, key: &Bytes) -> Option<Watching> {
-        let (watching, _) = self.state().kept.remove(key)?;
+    /// A watch on `key`, one of those under `queue`, that has been told of everything since it was kept.
+    pub(crate) fn take(&self, queue: &[u8], key: &Bytes) -> Option<Watching> {
+        let mut state = self.state();
+        let (watching, until) = state.kept.remove(key)?;
+        // Behind the same one as the last time: those before it are of an order that has passed.
+        if state.of_lock(queue).all(|(_, (_, other))| *other <= until) {
+            state.kept.retain(|other, _| !other.starts_with(queue));
+        }
         watching.goes_on().then_some(watching)
     }
 
@@ -78,10 +83,14 @@ impl Ears {
 }
 
 impl State {
+    fn of_lock(&self, queue: &[u8]) -> impl Iterator<Item = (&Bytes, &(Watching, Time))> {
+        self.kept.iter().filter(move |(key, _)| key.starts_with(queue))
+    }
+
     /// Lets go of the one under `queue` that was not used for longest, if there are as many as may be.
     fn make_room(&mut self, queue: &[u8]) {
-        let of_lock = self.kept.iter().filter(|(key, _)| key.starts_with(queue));
-        let known: Vec<_> = of_lock.map(|(key, (_, until))| (*until, key.clone())).collect();
+        let known = self.of_lock(queue).map(|(key, (_, until))| (*until, key.clone()));
+        let known: Vec<_> = known.collect();
         if known.len() >= KEPT_OF_A_LOCK
             && let Some((_, oldest)) = known.into_iter().min()
         {

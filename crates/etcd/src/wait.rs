@@ -391,7 +391,7 @@ impl Shared {
         view: &View,
     ) -> Result<Option<View>, Stop> {
         // One that was kept has missed nothing since.
-        if let Some(mut kept) = self.ears.take(key)
+        if let Some(mut kept) = self.ears.take(&seat.queue, key)
             && let Ok(seen) = self.hear(seat, key, view, &mut kept, jittered(LOOK_EVERY)).await?
         {
             self.ears.keep(&seat.queue, key.clone(), kept, &self.clock);
