@@ -24,8 +24,7 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Resul
     measured
 }
 
-/// What two requests cost that do nothing but tell the other: no hand-over by this driver to this server
-/// takes less.
+/// What two requests cost that do nothing but tell the other, before there is a lock.
 pub(crate) async fn least(run: &Run<'_>, site: &Site) -> Result<Measure, Error> {
     let channels = [site.bare_key(0), site.bare_key(1)];
     let pingpong = PingPong::connect(&site.url, channels, Channels::Plain).await?;
