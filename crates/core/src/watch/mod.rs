@@ -109,7 +109,7 @@ impl From<Fate> for What {
 
 /// A watch over all locks that match a glob: see [`Locker::watch`](crate::Locker::watch).
 ///
-/// Events are told by comparing looks at the locks. Where the engine tells of changes (Redis), a look
+/// Events are told by comparing looks at the locks. Where the engine tells of changes (Redis, etcd), a look
 /// follows each; elsewhere, and where that is not allowed, everything is looked at ten times a second.
 ///
 /// What is *not* promised: that everything is seen. What happens between two looks is merged: a lock
