@@ -136,14 +136,15 @@ fn settle(
     claim: Arc<Claim>,
     grant: Grant,
 ) -> Result<Hold, Error> {
-    let lease = Arc::new(Lease::new(claim, grant, engine.clock.clone()));
-    if !lease.is_valid() {
-        let took = engine.clock.now().since(lease.valid_until()) + ask.options.ttl;
+    let (lease, now) = (Lease::new(claim, grant, engine.clock.clone()), engine.clock.now());
+    let lease = Arc::new(lease);
+    if lease.ended_by(now).is_some() {
+        let took = now.since(lease.valid_until()) + ask.options.ttl;
         lead.give_up();
         return Err(Error::too_late(&ask.key, ask.options.ttl, took));
     }
     let fence = lease.fence();
-    let hold = lead.settle(ask, lease, fence)?;
+    let hold = lead.settle(ask, lease, fence, now)?;
     engine.reschedule(&hold.lease);
     // Told before the grant arrived: rare, and not worth a look at the gate otherwise.
     if hold.lease.claim().loss().is_some() {

@@ -149,24 +149,25 @@ impl fmt::Debug for Guard {
 }
 
 /// Ends a hold and tells the server if it was the last.
-pub(crate) async fn release(hold: Hold) -> Result<Released, Error> {
-    let (engine, lease) = (hold.engine.clone(), hold.lease.clone());
+pub(crate) async fn release(mut hold: Hold) -> Result<Released, Error> {
     // Before it is the next one's.
-    let (key, owner) = (lease.claim().key(), lease.owner());
-    let departure = match hold.part() {
+    let owner = hold.lease.owner();
+    let parting = hold.part();
+    let Hold { engine, lease, .. } = &hold;
+    let departure = match parting {
         Parting::StillHeld(count) => return Ok(Released::StillHeld(count)),
         Parting::HandedOver => {
-            engine.observe.handed_over(&lease, owner);
+            engine.observe.handed_over(lease, owner);
             return Ok(Released::Freed);
         }
         Parting::Lost(lease, loss) => {
             engine.deal_with_loss(&lease);
-            return Err(Error::lost(key, loss));
+            return Err(Error::lost(lease.claim().key(), loss));
         }
         Parting::Depart(departure) => departure,
     };
     // Boxed, so that a release that only hands over in memory is small.
-    Box::pin(depart(&engine, &lease, departure)).await
+    Box::pin(depart(engine, lease, departure)).await
 }
 
 async fn depart(

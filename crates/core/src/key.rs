@@ -1,7 +1,9 @@
 //! The name of a lock.
 
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
 
@@ -21,8 +23,15 @@ pub const KEY_MAX: usize = 512;
 /// assert_eq!(refused.to_string(), r"invalid key `line\nbreak`: it contains the control character `\n`");
 /// # Ok::<(), tenure::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+#[derive(Clone)]
+pub struct Key {
+    name: Arc<str>,
+    /// Of the name: a lock's way leads through several tables, and is hashed for once.
+    hash: u64,
+}
+
+/// What names are hashed by in this process, so that nobody can choose names that meet.
+static HASHED_BY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Key {
     /// Checks `name`.
@@ -32,14 +41,59 @@ impl Key {
     /// [`is_invalid`](Error::is_invalid) if it is empty, too long, or contains a control character.
     pub fn new(name: &str) -> Result<Self, Error> {
         match flaw(name) {
-            None => Ok(Key(Arc::from(name))),
+            None => Ok(Key { name: Arc::from(name), hash: HASHED_BY.hash_one(name) }),
             Some(flaw) => Err(Error::invalid_key(name, flaw)),
         }
     }
 
     /// The name as it was given.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.name == other.name
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// For tables by [`Key`], which brings its hash along.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known(u64);
+
+impl Hasher for Known {
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    /// Nothing but a key comes here.
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -57,13 +111,13 @@ fn flaw(name: &str) -> Option<String> {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(&*self.name, f)
     }
 }
 

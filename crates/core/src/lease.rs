@@ -256,15 +256,20 @@ impl Lease {
         self.holder.load(Ordering::Acquire)
     }
 
-    /// Gives the lease to a local holder, whose options it adopts.
+    /// Gives the lease to another local holder, and tells whoever watches it.
     pub(crate) fn give_to(&self, serial: u64, options: &Options, now: Time) {
+        self.set_holder(serial, options, now);
+        self.end.notify_waiters();
+    }
+
+    /// Makes a local holder the present one, whose options it adopts.
+    pub(crate) fn set_holder(&self, serial: u64, options: &Options, now: Time) {
         let hold_until = options.max_hold.map_or(Time::NEVER, |longest| now.after(longest));
         let renew_every = options.renew.interval(options.ttl).unwrap_or(Duration::ZERO);
         self.ttl.store(nanos(options.ttl), Ordering::Release);
         self.renew_every.store(nanos(renew_every), Ordering::Release);
         self.hold_until.store(hold_until.as_nanos(), Ordering::Release);
         self.holder.store(serial, Ordering::Release);
-        self.end.notify_waiters();
     }
 
     /// When the renewal thread must look at this lease: to renew it, or to see it end.

@@ -111,7 +111,7 @@ impl Locker {
         let term = adopted.map_err(|fault| Error::backend(Some(&ask.key), fault))?;
         let term = term.ok_or_else(|| Error::lost(&ask.key, Loss::Gone))?;
         let lease = Lease::adopted(claim, written.fence, term, engine.clock.clone());
-        let hold = lead.settle(ask, Arc::new(lease), written.fence)?;
+        let hold = lead.settle(ask, Arc::new(lease), written.fence, engine.clock.now())?;
         engine.reschedule(&hold.lease);
         Ok(Guard::new(hold))
     }

@@ -23,6 +23,8 @@ mod rights;
 mod post;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,9 +35,10 @@ use crate::claim::{Claim, Holder};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::key::Key;
+use crate::key::{Key, Known};
 use crate::lease::{Ended, Lease};
 use crate::request::Ask;
+use crate::time::Time;
 
 use one::{Gate, Phase, Waiter};
 use post::Post;
@@ -47,17 +50,19 @@ use tenancy::{Tenancy, Wreck};
 pub(crate) struct Gates {
     table: Mutex<Table>,
     serial: AtomicU64,
-    /// Told when a gate is removed.
+    /// Told when a gate is removed, once they are closed.
     removed: Notify,
 }
 
+type ByKey<T> = HashMap<Key, T, BuildHasherDefault<Known>>;
+
 #[derive(Debug, Default)]
 struct Table {
-    gates: HashMap<Key, Gate>,
+    gates: ByKey<Gate>,
     /// Detached leases that were lost, for the `release` by key that will ask for them.
-    lost_detached: HashMap<Key, Loss>,
+    lost_detached: ByKey<Loss>,
     /// Lost leases whose owner still has guards of them: it must not re-enter as if nothing was.
-    wrecks: HashMap<Key, Vec<Wreck>>,
+    wrecks: ByKey<Vec<Wreck>>,
     closed: bool,
 }
 
@@ -115,11 +120,11 @@ impl Gates {
         let mut table = self.table();
         table.refuse_wrecked(ask)?;
         let closed = table.closed;
-        let gate = match table.gates.get_mut(&ask.key) {
-            Some(gate) => gate,
-            None if closed => return Err(Error::closed(Some(&ask.key))),
-            None => {
-                table.gates.insert(ask.key.clone(), Gate::asking());
+        let gate = match table.gates.entry(ask.key.clone()) {
+            Place::Occupied(gate) => gate.into_mut(),
+            Place::Vacant(_) if closed => return Err(Error::closed(Some(&ask.key))),
+            Place::Vacant(place) => {
+                place.insert(Gate::asking());
                 return Ok(Entry::Lead(Lead::new(engine, &ask.key)));
             }
         };
@@ -147,6 +152,7 @@ impl Gates {
         ask: &Arc<Ask>,
         lease: Arc<Lease>,
         fence: Fence,
+        now: Time,
     ) -> Result<Hold, Error> {
         let serial = self.next_serial();
         let engine = &lead.engine;
@@ -157,7 +163,7 @@ impl Gates {
         let Some(gate) = table.gates.get_mut(&ask.key) else {
             return Err(Error::closed(Some(&ask.key)));
         };
-        let tenancy = Tenancy::new(engine, ask, lease, serial, fence);
+        let tenancy = Tenancy::new(ask, lease, serial, fence, now);
         let hold = tenancy.hold(engine, 1);
         gate.phase = Phase::Held(tenancy);
         engine.observe.holding();
@@ -356,13 +362,16 @@ impl Gates {
 
     /// Gives the duty to ask to the next in the queue, with the claim if it fits; if nobody is
     /// left, the gate goes. The claim that nobody wants is returned, to be abandoned.
-    fn pass_on(&self, lead: &mut Lead) -> Option<Arc<Claim>> {
-        let mut claim = lead.claim.take();
+    fn pass_on(&self, lead: &Lead, mut claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
         let mut table = self.table();
-        let Some(gate) = table.gates.get_mut(&lead.key) else { return claim };
+        let closed = table.closed;
+        let Place::Occupied(mut place) = table.gates.entry(lead.key.clone()) else { return claim };
+        let gate = place.get_mut();
         let Some(Waiter { ask, turn, .. }) = gate.queue.pop_front() else {
-            table.gates.remove(&lead.key);
-            self.removed.notify_waiters();
+            place.remove();
+            if closed {
+                self.removed.notify_waiters();
+            }
             return claim;
         };
         gate.phase = Phase::Asking(None);

@@ -28,9 +28,9 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// Ends this hold; the value's drop then does nothing.
-    pub(crate) fn part(mut self) -> Parting {
+    pub(crate) fn part(&mut self) -> Parting {
         self.armed = false;
-        self.engine.gates.part(&self)
+        self.engine.gates.part(self)
     }
 
     /// The value without the right: its drop ends nothing.
@@ -120,8 +120,9 @@ impl Lead {
         ask: &Arc<Ask>,
         lease: Arc<Lease>,
         fence: Fence,
+        now: Time,
     ) -> Result<Hold, Error> {
-        let hold = self.engine.gates.settle(&self, ask, lease, fence)?;
+        let hold = self.engine.gates.settle(&self, ask, lease, fence, now)?;
         self.armed = false;
         Ok(hold)
     }
@@ -136,9 +137,9 @@ impl Lead {
     /// Lets the next one ask, or the gate go. Not for a forked child.
     fn pass_on(&mut self) {
         self.armed = false;
-        let engine = self.engine.clone();
-        if let Some(unwanted) = engine.gates.pass_on(self) {
-            engine.abandon(unwanted);
+        let claim = self.claim.take();
+        if let Some(unwanted) = self.engine.gates.pass_on(self, claim) {
+            self.engine.abandon(unwanted);
         }
     }
 

@@ -54,15 +54,15 @@ pub(super) struct Wreck {
 }
 
 impl Tenancy {
+    /// Of a new lease: nobody watches it yet.
     pub(super) fn new(
-        engine: &Engine,
         ask: &Arc<Ask>,
         lease: Arc<Lease>,
         serial: u64,
         fence: Fence,
+        now: Time,
     ) -> Self {
-        let now = engine.clock.now();
-        lease.give_to(serial, &ask.options, now);
+        lease.set_holder(serial, &ask.options, now);
         lease.set_owner(ask.owner.as_ref());
         Tenancy {
             lease,

@@ -13,8 +13,11 @@ pub(crate) trait Answer: Sized {
     /// them can hold a space.
     fn read(token: &str, reply: Value) -> Option<Self> {
         match reply {
-            // A value that a stranger wrote need not be text.
-            Value::BulkString(line) => Self::read_line(token, &String::from_utf8_lossy(&line)),
+            Value::BulkString(line) => match str::from_utf8(&line) {
+                Ok(line) => Self::read_line(token, line),
+                // A value that a stranger wrote need not be text.
+                Err(_) => Self::read_line(token, &String::from_utf8_lossy(&line)),
+            },
             Value::Array(fields) => Self::read_fields(token, fields),
             _ => None,
         }
