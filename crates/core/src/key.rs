@@ -50,6 +50,12 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.name
     }
+
+    /// Which of so many parts of a table it belongs to.
+    pub(crate) fn part_of(&self, parts: usize) -> usize {
+        // The high bits tell keys within a part apart, and the low ones choose their place there.
+        (self.hash >> 32) as usize % parts
+    }
 }
 
 impl PartialEq for Key {

@@ -181,8 +181,8 @@ impl Shared {
         if !calm || then != Then::Free || claim.shared_owner().is_some() {
             return Ok(false);
         }
-        let run = Run::give(&self.keys, &self.author, claim);
-        match run.on(self.commands.of(claim.key())).await? {
+        let give = || Run::give(&self.keys, &self.author, claim);
+        match Run::once(give, self.commands.of(claim.key())).await? {
             Given::Yes => Ok(true),
             Given::More => {
                 self.calm().disturb(claim.key(), now);

@@ -272,8 +272,8 @@ impl Shared {
         }
         let link = self.commands.of(key);
         let taken = match claim.fenced() {
-            true => Run::take(&self.keys, &self.author, claim).on(link).await?,
-            false => match Run::set(&self.keys, &self.author, claim).on(link).await? {
+            true => Run::once(|| Run::take(&self.keys, &self.author, claim), link).await?,
+            false => match Run::once(|| Run::set(&self.keys, &self.author, claim), link).await? {
                 Bare::Yes => Taken::Yes(0),
                 Bare::No => Taken::More,
             },

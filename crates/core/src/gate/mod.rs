@@ -9,8 +9,8 @@
 //! waiter without a word to the server, within the bounds of [`Tenancy::may_hand_over`].
 //!
 //! Every right is a value whose drop passes it on, so no way out of a future can leak one. All
-//! state is behind one short mutex that is never held across an `.await`, nor while such a value
-//! is dropped: what must be dropped is carried out of the critical section first.
+//! state of a key is behind one short mutex that is never held across an `.await`, nor while such a
+//! value is dropped: what must be dropped is carried out of the critical section first.
 //!
 //! In reading order: this file (all gates, and the ways in and out), `one.rs` (one gate), `tenancy.rs`
 //! (who has the lease, and when it may go on), `rights.rs`, `post.rs` (turns on their way).
@@ -45,14 +45,22 @@ use post::Post;
 pub(crate) use rights::{Departure, Hold, Lead, Ticket};
 use tenancy::{Tenancy, Wreck};
 
+/// In how many parts the gates are kept, by their keys: those who come at the same time seldom meet.
+const PARTS: usize = 8;
+
 /// All gates of a `Locker`.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
-    table: Mutex<Table>,
+    parts: [Part; PARTS],
     serial: AtomicU64,
     /// Told when a gate is removed, once they are closed.
     removed: Notify,
 }
+
+/// On a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part(Mutex<Table>);
 
 type ByKey<T> = HashMap<Key, T, BuildHasherDefault<Known>>;
 
@@ -102,8 +110,14 @@ pub(crate) enum Parting {
 }
 
 impl Gates {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The part that `key` belongs to.
+    fn table(&self, key: &Key) -> MutexGuard<'_, Table> {
+        self.parts[key.part_of(PARTS)].table()
+    }
+
+    /// One part after the other.
+    fn tables(&self) -> impl Iterator<Item = MutexGuard<'_, Table>> {
+        self.parts.iter().map(Part::table)
     }
 
     fn next_serial(&self) -> u64 {
@@ -117,7 +131,7 @@ impl Gates {
         ask: &'a Arc<Ask>,
         patience: Patience,
     ) -> Result<Entry<'a>, Error> {
-        let mut table = self.table();
+        let mut table = self.table(&ask.key);
         table.refuse_wrecked(ask)?;
         let closed = table.closed;
         let gate = match table.gates.entry(ask.key.clone()) {
@@ -156,7 +170,7 @@ impl Gates {
     ) -> Result<Hold, Error> {
         let serial = self.next_serial();
         let engine = &lead.engine;
-        let mut table = self.table();
+        let mut table = self.table(&ask.key);
         if table.closed {
             return Err(Error::closed(Some(&ask.key)));
         }
@@ -187,7 +201,7 @@ impl Gates {
 
     fn part_into(&self, hold: &Hold, post: &mut Post) -> Parting {
         let (lease, engine) = (&hold.lease, &hold.engine);
-        let mut table = self.table();
+        let mut table = self.table(lease.claim().key());
         table.clear_wreck(hold);
         let Some(gate) = table.gates.get_mut(lease.claim().key()) else {
             return Parting::lost(lease);
@@ -217,7 +231,7 @@ impl Gates {
     /// Takes a lost lease out, so that the next local waiter can ask for a new one.
     pub(crate) fn evict(&self, engine: &Arc<Engine>, lease: &Arc<Lease>, loss: &Loss) {
         let key = lease.claim().key();
-        let mut table = self.table();
+        let mut table = self.table(key);
         let Table { gates, lost_detached, wrecks, .. } = &mut *table;
         let Some(gate) = gates.get_mut(key) else { return };
         match &gate.phase {
@@ -241,12 +255,12 @@ impl Gates {
 
     /// Whether a detached lease is its owner's only one, and can be carried away by another process.
     pub(crate) fn may_carry_away(&self, hold: &Hold) -> Result<(), Error> {
-        self.table().tenancy_to_carry(hold).map(drop)
+        self.table(hold.lease.claim().key()).tenancy_to_carry(hold).map(drop)
     }
 
     /// Takes it out, without ending it at the server.
     pub(crate) fn carry_away(&self, hold: &Hold) -> Result<Lead, Error> {
-        let mut table = self.table();
+        let mut table = self.table(hold.lease.claim().key());
         let phase = table.tenancy_to_carry(hold)?;
         // Whoever has seen it end already will release it.
         hold.lease.finish(Ended::Released);
@@ -261,7 +275,7 @@ impl Gates {
     /// Leaves a hold to be ended by key.
     pub(crate) fn detach(&self, hold: &Hold) {
         let key = hold.lease.claim().key();
-        let mut table = self.table();
+        let mut table = self.table(key);
         table.lost_detached.remove(key);
         if let Some(Gate { phase: Phase::Held(tenancy), .. }) = table.gates.get_mut(key)
             && tenancy.serial == hold.serial
@@ -275,7 +289,7 @@ impl Gates {
 
     /// A hold that was left to be ended by key.
     pub(crate) fn attach(&self, engine: &Arc<Engine>, key: &Key) -> Result<Hold, Error> {
-        let mut table = self.table();
+        let mut table = self.table(key);
         if let Some(loss) = table.lost_detached.remove(key) {
             return Err(Error::lost(key, loss));
         }
@@ -288,7 +302,7 @@ impl Gates {
 
     /// How deep the key is held, and by which lease.
     pub(crate) fn held(&self, key: &Key) -> Option<(u32, Arc<Lease>)> {
-        match self.table().gates.get(key).map(|gate| &gate.phase) {
+        match self.table(key).gates.get(key).map(|gate| &gate.phase) {
             Some(Phase::Held(tenancy)) => Some((tenancy.depth, tenancy.lease.clone())),
             _ => None,
         }
@@ -296,7 +310,7 @@ impl Gates {
 
     /// The claim that this process has or waits with.
     pub(crate) fn claim(&self, key: &Key) -> Option<Arc<Claim>> {
-        match &self.table().gates.get(key)?.phase {
+        match &self.table(key).gates.get(key)?.phase {
             Phase::Held(tenancy) => Some(tenancy.lease.claim().clone()),
             Phase::Asking(claim) => claim.clone(),
         }
@@ -304,12 +318,12 @@ impl Gates {
 
     /// Who is in the way, as far as this process knows.
     pub(crate) fn holder(&self, key: &Key) -> Option<Holder> {
-        self.table().gates.get(key).and_then(Gate::holder)
+        self.table(key).gates.get(key).and_then(Gate::holder)
     }
 
     /// Makes it known with which claim a lead asks: it is told from now on when the gates are closed.
     fn note_claim(&self, key: &Key, claim: &Arc<Claim>) -> Result<(), Error> {
-        let mut table = self.table();
+        let mut table = self.table(key);
         if table.closed {
             return Err(Error::closed(Some(key)));
         }
@@ -321,15 +335,14 @@ impl Gates {
 
     /// Lets nobody in any more; those who wait are told.
     pub(crate) fn close(&self) {
-        let mut table = self.table();
-        table.closed = true;
-        let gates = table.gates.values_mut();
         let (mut waiters, mut asking) = (Vec::<Waiter>::new(), Vec::<Arc<Claim>>::new());
-        for gate in gates {
-            waiters.extend(gate.queue.drain(..));
-            asking.extend(gate.claim_asked_with());
+        for mut table in self.tables() {
+            table.closed = true;
+            for gate in table.gates.values_mut() {
+                waiters.extend(gate.queue.drain(..));
+                asking.extend(gate.claim_asked_with());
+            }
         }
-        drop(table);
         asking.iter().for_each(|claim| claim.close());
         for waiter in waiters {
             let error = Error::closed(Some(&waiter.ask.key));
@@ -337,11 +350,11 @@ impl Gates {
         }
     }
 
-    /// Waits until every gate is gone.
+    /// Waits until every gate is gone. They have been closed before.
     pub(crate) async fn emptied(&self) {
         loop {
             let removed = self.removed.notified();
-            if self.table().gates.is_empty() {
+            if self.tables().all(|table| table.gates.is_empty()) {
                 return;
             }
             removed.await;
@@ -350,20 +363,13 @@ impl Gates {
 
     /// Every lease that is held.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
-        let table = self.table();
-        let phases = table.gates.values().map(|gate| &gate.phase);
-        phases
-            .filter_map(|phase| match phase {
-                Phase::Held(tenancy) => Some(tenancy.lease.clone()),
-                Phase::Asking(_) => None,
-            })
-            .collect()
+        self.tables().flat_map(|table| table.leases()).collect()
     }
 
     /// Gives the duty to ask to the next in the queue, with the claim if it fits; if nobody is
     /// left, the gate goes. The claim that nobody wants is returned, to be abandoned.
     fn pass_on(&self, lead: &Lead, mut claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
-        let mut table = self.table();
+        let mut table = self.table(&lead.key);
         let closed = table.closed;
         let Place::Occupied(mut place) = table.gates.entry(lead.key.clone()) else { return claim };
         let gate = place.get_mut();
@@ -386,7 +392,7 @@ impl Gates {
 
     /// Fails everyone who waits behind `lead` with the same error.
     fn fail_all(&self, key: &Key, error: &Error) {
-        let mut table = self.table();
+        let mut table = self.table(key);
         let Some(gate) = table.gates.get_mut(key) else { return };
         let waiters = std::mem::take(&mut gate.queue);
         drop(table);
@@ -396,7 +402,7 @@ impl Gates {
     }
 
     fn leave(&self, key: &Key, number: u64) {
-        let mut table = self.table();
+        let mut table = self.table(key);
         let Some(gate) = table.gates.get_mut(key) else { return };
         // Numbers rise from front to back.
         if let Ok(at) = gate.queue.binary_search_by_key(&number, |waiter| waiter.number) {
@@ -405,7 +411,21 @@ impl Gates {
     }
 }
 
+impl Part {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Table {
+    fn leases(&self) -> Vec<Arc<Lease>> {
+        let lease = |gate: &Gate| match &gate.phase {
+            Phase::Held(tenancy) => Some(tenancy.lease.clone()),
+            Phase::Asking(_) => None,
+        };
+        self.gates.values().filter_map(lease).collect()
+    }
+
     /// The phase of the gate, if the hold is the only one there and was left to be ended by key.
     fn tenancy_to_carry(&mut self, hold: &Hold) -> Result<&mut Phase, Error> {
         let key = hold.lease.claim().key();

@@ -253,6 +253,30 @@ impl Run {
         Run { way: Way::OthersFirst, ..self }
     }
 
+    /// Runs what `make` makes, and reads the answer. Where it has to be sent once more, which is rare, it
+    /// is made once more, and so need not be kept.
+    pub(crate) async fn once<A: Answer>(
+        make: impl Fn() -> Run,
+        link: &Link,
+    ) -> Result<A, Trouble> {
+        let (run, live) = (make(), link.live().await?);
+        let (token, way) = (run.token, run.way);
+        match link.call_by(&live, run.into_command(&live), way).await {
+            Err(trouble) if trouble.cause() == Cause::NoScript || trouble.is_moving() => {
+                let run = make();
+                Box::pin(run.again(link, &live, trouble)).await
+            }
+            reply => read(token, link, &live, reply?),
+        }
+    }
+
+    fn into_command(self, live: &Live) -> Cmd {
+        match live.has_flags() {
+            true => self.command,
+            false => self.by_hash(live),
+        }
+    }
+
     fn by_hash(&self, live: &Live) -> Cmd {
         match self.form {
             Some(form) if !live.has_flags() => {
@@ -293,11 +317,25 @@ impl Run {
         wanted: impl Fn() -> bool,
     ) -> Result<A, Trouble> {
         match link.call_by(live, self.by_hash(live), self.way).await {
-            Err(trouble) if trouble.cause() == Cause::NoScript && wanted() => {
-                Box::pin(self.anew(link, live, Way::Plain)).await
+            Err(trouble) if trouble.cause() == Cause::NoScript && !wanted() => Err(trouble),
+            Err(trouble) if trouble.cause() == Cause::NoScript || trouble.is_moving() => {
+                Box::pin(self.again(link, live, trouble)).await
             }
-            Err(trouble) if trouble.is_moving() => Box::pin(self.moving(link, trouble)).await,
-            reply => self.read(link, live, reply?),
+            reply => read(self.token, link, live, reply?),
+        }
+    }
+
+    /// Runs what was not carried out for a reason that can be mended: the script is not known, or the slot
+    /// is on its way to another node.
+    async fn again<A: Answer>(
+        &self,
+        link: &Link,
+        live: &Arc<Live>,
+        trouble: Trouble,
+    ) -> Result<A, Trouble> {
+        match trouble.cause() {
+            Cause::NoScript => self.anew(link, live, Way::Plain).await,
+            _ => self.moving(link, trouble).await,
         }
     }
 
@@ -314,13 +352,19 @@ impl Run {
     async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>, way: Way) -> Result<A, Trouble> {
         match link.call_by(live, self.by_text(live), way).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => Err(link.out_of_turn(live)),
-            reply => self.read(link, live, reply?),
+            reply => read(self.token, link, live, reply?),
         }
     }
+}
 
-    fn read<A: Answer>(&self, link: &Link, live: &Arc<Live>, reply: Value) -> Result<A, Trouble> {
-        A::read(&self.token.digits(), reply).ok_or_else(|| link.out_of_turn(live))
-    }
+/// Reads the reply to a run that carried `token`.
+fn read<A: Answer>(
+    token: Token,
+    link: &Link,
+    live: &Arc<Live>,
+    reply: Value,
+) -> Result<A, Trouble> {
+    A::read(&token.digits(), reply).ok_or_else(|| link.out_of_turn(live))
 }
 
 pub(crate) fn begin(form: &Form) -> Words {
@@ -372,7 +416,7 @@ pub(crate) async fn run_all_on<A: Answer>(
     for (run, reply) in runs.iter().zip(replies) {
         answers.push(match reply {
             Err(trouble) if trouble.is_moving() => Box::pin(run.moving(link, trouble)).await,
-            reply => reply.and_then(|reply| run.read(link, live, reply)),
+            reply => reply.and_then(|reply| read(run.token, link, live, reply)),
         });
     }
     Ok(answers)

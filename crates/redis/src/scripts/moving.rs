@@ -11,7 +11,7 @@
 use redis::Arg;
 
 use super::words::Words;
-use super::{Answer, Run};
+use super::{Answer, Run, read};
 use crate::link::{Link, Way};
 use crate::trouble::{Cause, Trouble};
 
@@ -52,7 +52,7 @@ impl Run {
         let live = link.live().await?;
         match link.call_by(&live, self.by_hash(&live), way).await {
             Err(trouble) if trouble.cause() == Cause::NoScript => self.anew(link, &live, way).await,
-            reply => self.read(link, &live, reply?),
+            reply => read(self.token, link, &live, reply?),
         }
     }
 
