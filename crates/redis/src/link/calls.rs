@@ -25,8 +25,10 @@ use tenure_core::backend::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 
-/// How many commands go out together: enough to share the price.
-const TOGETHER_MAX: usize = 32;
+/// How many commands go out together: enough to share the price. More where there are many more, so that
+/// the server has always something to do while the next ones come together.
+const TOGETHER: usize = 32;
+const TOGETHER_MAX: usize = 64;
 
 /// The calls of one connection.
 #[derive(Clone)]
@@ -203,7 +205,12 @@ impl Left {
 
     /// How many go out together now.
     fn enough(&self) -> usize {
-        self.unanswered.clamp(1, TOGETHER_MAX)
+        self.unanswered.clamp(1, self.most())
+    }
+
+    /// And how many at the most.
+    fn most(&self) -> usize {
+        ((self.unanswered + self.calls.len()) / 2).clamp(TOGETHER, TOGETHER_MAX)
     }
 
     /// Who is to be woken for it.
@@ -230,7 +237,7 @@ impl Left {
             self.carrier = Some(carrier.clone());
             return Next::Nothing;
         }
-        let many = self.calls.len().min(TOGETHER_MAX);
+        let many = self.calls.len().min(self.most());
         self.unanswered += many;
         Next::Send(self.calls.drain(..many).collect())
     }
