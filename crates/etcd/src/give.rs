@@ -50,7 +50,7 @@ impl Shared {
         let Some(seat) = self.seats.get(lease.claim().token()) else {
             return Ok(Release::NotHeld);
         };
-        seat.over.cancel();
+        seat.end();
         let ours = self.clock.now() < lease.valid_until();
         let mut answer = self.release_once(&seat, ours, then).await;
         // It hung on another session, to which an earlier request has moved it.
@@ -177,14 +177,13 @@ impl Shared {
     /// Nothing of it is left at the server, and nobody here has to do with it any more.
     fn done_with(&self, seat: &Arc<Seat>) {
         self.seats.remove(seat.token);
-        self.sessions.paid(&Debt::Undo(seat.clone()));
-        self.sessions.paid(&Debt::Release(seat.clone(), None));
+        self.sessions.paid_for(seat);
         self.let_end(&seat.session());
     }
 
     pub(crate) async fn abandon(&self, claim: &Claim) -> Result<(), Fault> {
         let Some(seat) = self.seats.get(claim.token()) else { return Ok(()) };
-        seat.over.cancel();
+        seat.end();
         self.undo(&seat, &self.calls).await.map_err(|trouble| {
             self.owe(Debt::Undo(seat));
             trouble.into()
@@ -279,7 +278,7 @@ impl Shared {
         let Some(found) = self.find(claim).await?.filter(|again| again.lease == found.lease) else {
             return Ok(None);
         };
-        let session = Arc::new(Session::of(found.lease, Kind::Own, claim.ttl(), lasts));
+        let session = Arc::new(Session::of(&self.keys, found.lease, Kind::Own, claim.ttl(), lasts));
         self.seats.add(Arc::new(Seat::adopted(&self.keys, claim, session, found)));
         Ok(Some(lasts.as_term()))
     }

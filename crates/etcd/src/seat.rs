@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tenure_core::time::UnixMillis;
 use tenure_core::{Claim, Key, Token};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Notify;
 
 use crate::keys::Keys;
 use crate::proto::{Compare, KeyValue, Op, RangeRequest, RangeResponse, RequestOp, TxnRequest};
@@ -100,7 +100,7 @@ impl Seats {
             all.named.remove(&seat.queue);
         }
         drop(all);
-        seat.over.cancel();
+        seat.end();
     }
 
     /// Those that hold a lock on `session`.
@@ -122,15 +122,15 @@ pub(crate) struct Seat {
     pub(crate) queue: Bytes,
     value: Bytes,
     state: Mutex<State>,
-    /// Cancelled when nobody has to do with it any more.
-    pub(crate) over: CancellationToken,
+    /// Nobody has to do with it any more.
+    over: AtomicBool,
+    ended: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     name: Bytes,
     session: Arc<Session>,
-    session_key: Bytes,
     /// Where its key may have gone without our knowing.
     perhaps: Option<Arc<Session>>,
     /// The revision at which the key was created; zero if that is not known.
@@ -151,7 +151,6 @@ struct State {
 pub(crate) struct Now {
     pub(crate) name: Bytes,
     pub(crate) session: Arc<Session>,
-    pub(crate) session_key: Bytes,
     pub(crate) created: i64,
     pub(crate) written: i64,
     pub(crate) sent: bool,
@@ -186,7 +185,7 @@ impl Seat {
         let queue = keys.queue(claim.key());
         let name = seats.name(keys, &queue, claim.token());
         let value = author.write(claim, UnixMillis::now());
-        Self::of(keys, claim, session, queue, name, value)
+        Self::of(claim, session, queue, name, value)
     }
 
     /// One that another process took, under the name that it has.
@@ -197,7 +196,7 @@ impl Seat {
         found: KeyValue,
     ) -> Self {
         let queue = keys.queue(claim.key());
-        let seat = Self::of(keys, claim, session, queue, found.key, found.value);
+        let seat = Self::of(claim, session, queue, found.key, found.value);
         let mut state = seat.state();
         (state.created, state.written) = (found.create_revision, found.mod_revision);
         (state.sent, state.held) = (true, true);
@@ -206,7 +205,6 @@ impl Seat {
     }
 
     fn of(
-        keys: &Keys,
         claim: &Claim,
         session: Arc<Session>,
         queue: Bytes,
@@ -215,7 +213,6 @@ impl Seat {
     ) -> Self {
         let state = State {
             name,
-            session_key: keys.session(session.lease()),
             session,
             perhaps: None,
             created: 0,
@@ -231,7 +228,8 @@ impl Seat {
             queue,
             value,
             state: Mutex::new(state),
-            over: CancellationToken::new(),
+            over: AtomicBool::new(false),
+            ended: Notify::new(),
         }
     }
 
@@ -239,12 +237,26 @@ impl Seat {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Nobody has to do with it any more.
+    pub(crate) fn end(&self) {
+        if !self.over.swap(true, Ordering::AcqRel) {
+            self.ended.notify_waiters();
+        }
+    }
+
+    /// Waits until that is so.
+    pub(crate) async fn over(&self) {
+        let ended = self.ended.notified();
+        if !self.over.load(Ordering::Acquire) {
+            ended.await;
+        }
+    }
+
     pub(crate) fn now(&self) -> Now {
         let state = self.state();
         Now {
             name: state.name.clone(),
             session: state.session.clone(),
-            session_key: state.session_key.clone(),
             created: state.created,
             written: state.written,
             sent: state.sent,
@@ -451,7 +463,7 @@ impl Seat {
         let lease = now.session.lease();
         let mine = Op::put(now.name.clone(), self.value.clone(), lease);
         match now.session.is_own() {
-            true => vec![mine, Op::put(now.session_key.clone(), Bytes::new(), lease)],
+            true => vec![mine, Op::put(now.session.key(), Bytes::new(), lease)],
             false => vec![mine],
         }
     }
@@ -474,18 +486,18 @@ impl Now {
 
     /// No claim of the session has been undone since we last looked.
     fn unguarded(&self) -> Compare {
-        Compare::modified(self.session_key.clone(), self.session.guard())
+        Compare::modified(self.session.key(), self.session.guard())
     }
 
     fn read_guard(&self) -> RequestOp {
-        Op::range(RangeRequest::one(self.session_key.clone()).keys_only())
+        Op::range(RangeRequest::one(self.session.key()).keys_only())
     }
 
     /// Makes every request fail that was sent before now, on a session that outlives the claim.
     fn shut_out_strays(&self) -> Option<RequestOp> {
         let needed = self.stray && !self.session.is_own();
         let lease = self.session.lease();
-        needed.then(|| Op::put(self.session_key.clone(), Bytes::new(), lease))
+        needed.then(|| Op::put(self.session.key(), Bytes::new(), lease))
     }
 }
 

@@ -22,10 +22,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::backend::{Loss, Term};
 use tenure_core::time::{self, Time};
 use tokio_util::sync::CancellationToken;
 
+use crate::keys::Keys;
 use crate::proto::LeaseGrantResponse;
 
 /// It is kept alive when so much of its ttl has passed: well before those who hold a lock on it want
@@ -52,6 +54,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Session {
     lease: i64,
+    /// The name of its own key.
+    key: Bytes,
     kind: Kind,
     /// What was asked for.
     ttl: Duration,
@@ -91,24 +95,36 @@ impl Lasts {
 
 impl Session {
     /// The session that was granted by `answer` to a request sent at `from`.
-    pub(crate) fn new(kind: Kind, ttl: Duration, from: Time, answer: &LeaseGrantResponse) -> Self {
+    pub(crate) fn new(
+        keys: &Keys,
+        kind: Kind,
+        ttl: Duration,
+        from: Time,
+        answer: &LeaseGrantResponse,
+    ) -> Self {
         let term = answer.header.map_or(0, |header| header.raft_term);
         let lasts = Lasts { from, ttl: seconds(answer.ttl), term };
-        Self::of(answer.id, kind, ttl, lasts)
+        Self::of(keys, answer.id, kind, ttl, lasts)
     }
 
     /// One that another process began.
-    pub(crate) fn of(lease: i64, kind: Kind, ttl: Duration, lasts: Lasts) -> Self {
+    pub(crate) fn of(keys: &Keys, lease: i64, kind: Kind, ttl: Duration, lasts: Lasts) -> Self {
         let Lasts { from, ttl: granted, term } = lasts;
         let state = State { from, ttl: granted, term, retry: from, loss: None };
         let (state, guard) = (Mutex::new(state), AtomicI64::new(0));
         let (ended, revoked, watched) = Default::default();
         let kept = AtomicBool::new(kind == Kind::Shared);
-        Session { lease, kind, ttl, state, guard, kept, ended, revoked, watched }
+        let key = keys.session(lease);
+        Session { lease, key, kind, ttl, state, guard, kept, ended, revoked, watched }
     }
 
     pub(crate) fn lease(&self) -> i64 {
         self.lease
+    }
+
+    /// The name of its own key.
+    pub(crate) fn key(&self) -> Bytes {
+        self.key.clone()
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -263,7 +279,7 @@ mod tests {
     }
 
     fn session(granted: u64) -> Session {
-        Session::of(7, Kind::Shared, TTL, lasts(100, granted))
+        Session::of(&Keys::new("tenure", 0), 7, Kind::Shared, TTL, lasts(100, granted))
     }
 
     /// t67: it counts with what the server granted, not with what was asked for.
@@ -296,7 +312,7 @@ mod tests {
         assert_eq!(shared.due(), at(106));
         shared.retry(at(106));
         assert_eq!(shared.due(), at(107));
-        let own = Session::of(7, Kind::Own, TTL, lasts(100, 30));
+        let own = Session::of(&Keys::new("tenure", 0), 7, Kind::Own, TTL, lasts(100, 30));
         assert_eq!(own.due(), time::valid_until(at(100), TTL));
         own.keep(true);
         assert_eq!(own.due(), at(106));

@@ -59,6 +59,13 @@ pub(crate) enum Debt {
 }
 
 impl Debt {
+    fn is_for(&self, seat: &Arc<Seat>) -> bool {
+        match self {
+            Debt::Undo(claim) | Debt::Release(claim, _) => Arc::ptr_eq(claim, seat),
+            Debt::Revoke(..) => false,
+        }
+    }
+
     fn is(&self, other: &Debt) -> bool {
         match (self, other) {
             (Debt::Revoke(one, _), Debt::Revoke(other, _)) => one == other,
@@ -147,6 +154,11 @@ impl Sessions {
     pub(crate) fn paid(&self, debt: &Debt) {
         self.state().debts.retain(|known| !known.debt.is(debt));
     }
+
+    /// Nothing is owed for this claim any more.
+    pub(crate) fn paid_for(&self, seat: &Arc<Seat>) {
+        self.state().debts.retain(|known| !known.debt.is_for(seat));
+    }
 }
 
 impl Shared {
@@ -183,7 +195,7 @@ impl Shared {
         if answer.id == 0 || answer.ttl <= 0 {
             return Err(self.trouble(Cause::Refused, "no lease was granted", &answer.error));
         }
-        let session = Session::new(kind, ttl, from, &answer);
+        let session = Session::new(&self.keys, kind, ttl, from, &answer);
         if kind == Kind::Shared {
             self.renew_guard(&session).await?;
         }
@@ -192,7 +204,7 @@ impl Shared {
 
     /// Writes the session's own key: from now on everything fails that was sent before.
     pub(crate) async fn renew_guard(&self, session: &Session) -> Result<(), Trouble> {
-        let key = self.keys.session(session.lease());
+        let key = session.key();
         let success = vec![Op::put(key, Bytes::new(), session.lease())];
         let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
         session.guard_moved(answer.revision());

@@ -83,7 +83,7 @@ impl Shared {
 
     /// Waits until the session's own key is deleted; whether its lease has gone with it.
     async fn has_ended(&self, session: &Session) -> Result<bool, Trouble> {
-        let (key, filters) = (self.keys.session(session.lease()), vec![Filter::NoPut.into()]);
+        let (key, filters) = (session.key(), vec![Filter::NoPut.into()]);
         let create = WatchCreateRequest { key, filters, ..Default::default() };
         let mut watching = self.renewals.watch(create).await?;
         while watching.next().await?.events.is_empty() {}
@@ -173,7 +173,7 @@ impl Shared {
     async fn heed(self: Arc<Self>, seat: Arc<Seat>) {
         let mut from = seat.now().created + 1;
         tokio::select! {
-            () = seat.over.cancelled() => {}
+            () = seat.over() => {}
             () = async {
                 while !self.others_wait(&seat, &mut from).await.unwrap_or(false) {
                     self.clock.sleep(jittered(PAUSE)).await;

@@ -9,11 +9,12 @@
 //! - While there is no connection, a call tries to make one, once. Those who come meanwhile, or
 //!   shortly after a failure, share the outcome.
 //!
-//! In reading order: `cluster` knows the members, `open` makes a connection to one of them, `visit` one
-//! that only looks.
+//! In reading order: `cluster` knows the members, `open` makes a connection to one of them, `codec` writes
+//! what is sent there, `visit` makes one that only looks.
 
 mod cluster;
 mod open;
+mod codec;
 mod visit;
 #[cfg(feature = "bare")]
 pub(crate) mod bare;
@@ -119,7 +120,7 @@ impl Link {
         within: Duration,
         ask: Q,
     ) -> Result<Q::Answer, Trouble> {
-        let live = self.live().await?;
+        let (live, ask) = (self.live().await?, Arc::new(ask));
         match self.hear(&live, within, live.unary(ask.clone())).await {
             Err(trouble) if trouble.cause() == Cause::BadToken && live.is_logged_in() => {
                 self.log_in_again(&live).await?;

@@ -31,6 +31,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use super::cluster::{Cluster, Member};
+use super::codec;
 use crate::proto::{AuthenticateRequest, Call, StatusRequest, StatusResponse};
 use crate::trouble::{Cause, Trouble};
 use crate::url::Address;
@@ -300,7 +301,7 @@ impl Live {
     /// Logs in, and asks the member what it is.
     async fn greet(&self, cluster: &Cluster) -> Result<StatusResponse, Trouble> {
         self.log_in(cluster).await?;
-        let status = self.unary(StatusRequest {}).await;
+        let status = self.unary(Arc::new(StatusRequest {})).await;
         status.map_err(|status| Trouble::of_first(&self.address, &status))
     }
 
@@ -321,7 +322,7 @@ impl Live {
         let Some(login) = &cluster.login else { return Ok(()) };
         let (name, password) = (login.user.clone(), login.password.clone());
         self.set_token(None);
-        match self.unary(AuthenticateRequest { name, password }).await {
+        match self.unary(Arc::new(AuthenticateRequest { name, password })).await {
             Ok(answer) => {
                 self.set_token(AsciiMetadataValue::try_from(answer.token).ok());
                 Ok(())
@@ -342,8 +343,8 @@ impl Live {
     }
 
     /// One request, one answer. Not bounded in time.
-    pub(super) async fn unary<Q: Call>(&self, ask: Q) -> Result<Q::Answer, Status> {
-        let (path, codec) = (PathAndQuery::from_static(Q::PATH), ProstCodec::<Q, Q::Answer>::new());
+    pub(super) async fn unary<Q: Call>(&self, ask: Arc<Q>) -> Result<Q::Answer, Status> {
+        let (path, codec) = (PathAndQuery::from_static(Q::PATH), codec::Shared::<Q>::new());
         let answer = self.grpc().unary(self.signed(ask), path, codec).await;
         answer.map(tonic::Response::into_inner)
     }

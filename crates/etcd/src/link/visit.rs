@@ -3,6 +3,7 @@
 //! In: which member. Out: what it says of itself, and answers to what it is asked besides. Unlike a link
 //! it takes any member: one that is too old, has no leader or belongs elsewhere has to be looked at too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::Cluster;
@@ -31,7 +32,7 @@ impl Visit {
 
     pub(crate) async fn ask<Q: Call>(&self, ask: Q) -> Result<Q::Answer, Trouble> {
         let (address, within) = (self.live.address(), self.within);
-        match tokio::time::timeout(within, self.live.unary(ask)).await {
+        match tokio::time::timeout(within, self.live.unary(Arc::new(ask))).await {
             Ok(answer) => answer.map_err(|status| Trouble::of_status(address, &status)),
             Err(_) => {
                 let what = format_args!("no answer within {within:?}");
