@@ -6,17 +6,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::report::{Figure, Report};
+use crate::usage::leave_a_processor;
 use crate::{cluster, embedded, etcd, quorum, redis, sentinel};
 
-/// Fewer rounds have no median to speak of.
-const ROUNDS_DEFAULT: u32 = 20;
+/// Many short ones: what slows the machine down for a while then meets both sides alike.
+const ROUNDS_DEFAULT: u32 = 40;
 /// How often a long silence is broken.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// How much is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// Enough for figures that can be repeated: a quarter of a second per side and round, three
+    /// Enough for figures that can be repeated: an eighth of a second per side and round, three
     /// renewal periods of what is held.
     #[default]
     Full,
@@ -28,7 +29,7 @@ impl Size {
     /// How long one side goes on in one round.
     pub(crate) fn lap(self) -> Duration {
         match self {
-            Size::Full => Duration::from_millis(250),
+            Size::Full => Duration::from_millis(125),
             Size::Quick => Duration::from_millis(20),
         }
     }
@@ -68,6 +69,7 @@ pub struct Bench {
     only: String,
     rounds: u32,
     size: Size,
+    all_processors: bool,
 }
 
 #[derive(Clone)]
@@ -110,7 +112,8 @@ impl Bench {
                 return Err(Error::Usage(format!("`{scheme}:` has no bench yet")));
             }
         };
-        Ok(Bench { place, only: String::new(), rounds: ROUNDS_DEFAULT, size: Size::Full })
+        let (only, all_processors) = Default::default();
+        Ok(Bench { place, only, rounds: ROUNDS_DEFAULT, size: Size::Full, all_processors })
     }
 
     /// Only figures whose name contains this.
@@ -131,12 +134,19 @@ impl Bench {
         self
     }
 
+    /// Whether to use all processors, also the one that is otherwise left to the server.
+    pub fn all_processors(mut self, all: bool) -> Self {
+        self.all_processors = all;
+        self
+    }
+
     /// Whether it is the embedded engines that are measured.
     pub fn is_embedded(&self) -> bool {
         matches!(self.place, Place::Embedded)
     }
 
-    /// Measures, until done or told to stop, and leaves nothing behind either way.
+    /// Measures, until done or told to stop, and leaves nothing behind either way. With a server, this
+    /// process keeps off one processor from then on, unless it is to use [all](Self::all_processors).
     ///
     /// # Errors
     ///
@@ -147,6 +157,9 @@ impl Bench {
         stop: &CancellationToken,
         progress: &dyn Fn(Progress),
     ) -> Result<Report, Error> {
+        if !self.is_embedded() && !self.all_processors {
+            leave_a_processor()?;
+        }
         match &self.place {
             Place::Embedded => {
                 let entries = self.wanted(embedded::ENTRIES)?;

@@ -5,6 +5,34 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+/// Leaves one processor to the server, if there is another: then both are always where they were before,
+/// as on two machines. Where they share all of them it is chance whether a request finds the other side
+/// awake beside it, and the same cycle takes half the time or twice, whosesoever it is.
+#[cfg(target_os = "linux")]
+pub(crate) fn leave_a_processor() -> Result<(), Error> {
+    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+    let mut ours = sched_getaffinity(None).map_err(std::io::Error::from)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|processor| ours.is_set(*processor));
+    let Some(last) = last.filter(|_| ours.count() > 1) else { return Ok(()) };
+    ours.unset(last);
+    // Those that are there; what they start goes where they are.
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let number = thread?.file_name().to_str().and_then(|number| number.parse().ok());
+        if let Some(thread) = number.and_then(Pid::from_raw) {
+            // One that has just ended needs no place.
+            let _ = sched_setaffinity(Some(thread), &ours);
+        }
+    }
+    Ok(())
+}
+
+/// Elsewhere threads cannot be told where to run.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn leave_a_processor() -> Result<(), Error> {
+    Ok(())
+}
+
 /// What this process has used of the processors.
 pub(crate) fn cpu_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

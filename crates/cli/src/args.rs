@@ -257,11 +257,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) only: String,
     /// How many rounds of each side make a median
-    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "40", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     /// A glance: a tenth of the time or less, and rough figures
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Use the processor too that is otherwise left to a server on this machine
+    #[arg(long)]
+    pub(crate) all_processors: bool,
     /// End with 1 if a bar is missed
     #[arg(long)]
     pub(crate) check: bool,
@@ -277,7 +280,8 @@ const BENCH_AFTER_HELP: &str = "\
 A figure is ours, what the bare thing costs, and their ratio: medians of rounds in turn, in this run,
 with metrics and logs on. On redis: the bare thing is the same driver with SET NX PX and a script that
 compares and deletes, on etcd: with two transactions. Keys are under a prefix of the run's own and gone afterwards, also after Ctrl-C.
-Without a server: the embedded engines, in a space of their own.
+Clients of both sides keep off one processor: a server on this machine has it to itself, as on a machine
+of its own. Without a server: the embedded engines, in a space of their own.
 Exit status: 0, whatever the figures; else
     1  a bar was missed (--check)
    69  backend unreachable

@@ -54,6 +54,7 @@ async fn measure(args: &BenchArgs, flags: &Everywhere, talk: &mut Talk) -> Resul
     let size = if args.quick { Size::Quick } else { Size::Full };
     let bench = Bench::new(place.as_ref().map(Place::secret)).map_err(trouble)?;
     let bench = bench.only(&args.only).rounds(args.rounds).size(size);
+    let bench = bench.all_processors(args.all_processors);
     if let Some(place) = place.as_ref().filter(|_| bench.is_embedded()) {
         talk.say(&output::bench_elsewhere(&place.shown()));
     }

@@ -136,8 +136,8 @@ fn settle(
     claim: Arc<Claim>,
     grant: Grant,
 ) -> Result<Hold, Error> {
-    let (lease, now) = (Lease::new(claim, grant, engine.clock.clone()), engine.clock.now());
-    let lease = Arc::new(lease);
+    let lease = Arc::new(Lease::new(claim, grant, engine.clock.clone()));
+    let now = engine.clock.now();
     if lease.ended_by(now).is_some() {
         let took = now.since(lease.valid_until()) + ask.options.ttl;
         lead.give_up();

@@ -139,6 +139,22 @@ mod tests {
         }
     }
 
+    /// A key is its name: in order, in tables of any kind, wherever it was made.
+    #[test]
+    fn keys_are_known_by_their_names() {
+        use std::collections::{BTreeSet, HashMap, HashSet};
+        use std::hash::BuildHasherDefault;
+
+        let keys = || (0..100).map(|number| Key::new(&format!("order:{number}")).unwrap());
+        let mut known = HashMap::<Key, usize, BuildHasherDefault<Known>>::default();
+        keys().enumerate().for_each(|(at, key)| assert_eq!(known.insert(key, at), None));
+        keys().enumerate().for_each(|(at, key)| assert_eq!(known.get(&key), Some(&at)));
+        assert_eq!(keys().chain(keys()).collect::<HashSet<_>>().len(), 100);
+        let sorted: Vec<_> = keys().collect::<BTreeSet<_>>().into_iter().collect();
+        assert!(sorted.is_sorted_by_key(|key| key.as_str().to_owned()));
+        assert_eq!(keys().map(|key| key.part_of(8)).collect::<HashSet<_>>().len(), 8);
+    }
+
     /// Names nobody can read back are refused, and the message shows them escaped and short.
     #[test]
     fn t58_bad_names_are_refused() {

@@ -25,8 +25,9 @@ use tenure_core::backend::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
 
-/// How many commands go out together: enough to share the price. More where there are many more, so that
-/// the server has always something to do while the next ones come together.
+/// How many commands go out together: half of all there are, so that the server works on one half while the
+/// other comes together. Never fewer than share the price well, if they are there, and never more than
+/// share it as well as any number.
 const TOGETHER: usize = 32;
 const TOGETHER_MAX: usize = 64;
 
@@ -382,5 +383,31 @@ fn hand_out(replies: Replies, values: RedisResult<Vec<Value>>) {
         if let Some(value) = next() {
             let _ = reply.send(value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(calls: usize, unanswered: usize) -> Left {
+        let call = || Call {
+            command: redis::cmd("PING"),
+            way: Way::Plain,
+            reply: oneshot::channel().0,
+        };
+        let calls = (0..calls).map(|_| call()).collect();
+        Left { calls, unanswered, ..Left::default() }
+    }
+
+    /// One half comes together while the server has the other; nobody waits for nothing.
+    #[test]
+    fn half_of_them_go_out_at_a_time() {
+        assert_eq!(left(0, 0).enough(), 1);
+        assert_eq!(left(3, 5).enough(), 5);
+        assert_eq!((left(64, 0).most(), left(0, 64).enough()), (32, 32));
+        assert_eq!((left(50, 50).most(), left(500, 12).most()), (50, 64));
+        let Next::Send(calls) = left(500, 12).next(Waker::noop()) else { panic!("they go out") };
+        assert_eq!(calls.len(), 64);
     }
 }
