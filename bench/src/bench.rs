@@ -9,15 +9,15 @@ use crate::report::{Figure, Report};
 use crate::usage::leave_a_processor;
 use crate::{cluster, embedded, etcd, quorum, redis, sentinel};
 
-/// Many short ones: what slows the machine down for a while then meets both sides alike.
-const ROUNDS_DEFAULT: u32 = 40;
+/// Fewer rounds have no median to speak of.
+const ROUNDS_DEFAULT: u32 = 20;
 /// How often a long silence is broken.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// How much is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// Enough for figures that can be repeated: an eighth of a second per side and round, three
+    /// Enough for figures that can be repeated: a quarter of a second per side and round, three
     /// renewal periods of what is held.
     #[default]
     Full,
@@ -29,7 +29,7 @@ impl Size {
     /// How long one side goes on in one round.
     pub(crate) fn lap(self) -> Duration {
         match self {
-            Size::Full => Duration::from_millis(125),
+            Size::Full => Duration::from_millis(250),
             Size::Quick => Duration::from_millis(20),
         }
     }

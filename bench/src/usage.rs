@@ -61,3 +61,17 @@ pub(crate) fn sockets() -> Result<u32, Error> {
     }
     Ok(count)
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Whoever has several processors gives one up; whoever has one keeps it.
+    #[test]
+    fn one_processor_is_left() {
+        let count = || rustix::thread::sched_getaffinity(None).unwrap().count();
+        let before = count();
+        leave_a_processor().unwrap();
+        assert_eq!(count(), (before - 1).max(1));
+    }
+}

@@ -257,7 +257,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) only: String,
     /// How many rounds of each side make a median
-    #[arg(long, value_name = "N", default_value = "40", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     /// A glance: a tenth of the time or less, and rough figures
     #[arg(long)]

@@ -204,13 +204,7 @@ impl Seat {
         seat
     }
 
-    fn of(
-        claim: &Claim,
-        session: Arc<Session>,
-        queue: Bytes,
-        name: Bytes,
-        value: Bytes,
-    ) -> Self {
+    fn of(claim: &Claim, session: Arc<Session>, queue: Bytes, name: Bytes, value: Bytes) -> Self {
         let state = State {
             name,
             session,
@@ -370,14 +364,16 @@ impl Seat {
     pub(crate) fn stand(&self, now: &Now) -> TxnRequest {
         let absent = Compare::created(now.name.clone(), 0);
         let last_two = RangeRequest::under(self.queue.clone()).newest_first().limit(2).keys_only();
-        let mine = RangeRequest::one(now.name.clone());
         let mut success = self.put(now);
         success.extend([self.read_first(), Op::range(last_two)]);
-        TxnRequest {
-            compare: vec![absent, now.unguarded()],
-            success,
-            failure: vec![self.read_first(), now.read_guard(), Op::range(mine)],
-        }
+        // Why it cannot is asked for then, which is rare: the server reads through all that it might have to do.
+        TxnRequest { compare: vec![absent, now.unguarded()], success, failure: vec![] }
+    }
+
+    /// Looks at what keeps it from standing in the queue.
+    pub(crate) fn why_not(&self, now: &Now) -> TxnRequest {
+        let mine = Op::range(RangeRequest::one(now.name.clone()));
+        TxnRequest { success: vec![now.read_guard(), mine], ..Default::default() }
     }
 
     /// Looks at who is right before us, and whether we are still there.

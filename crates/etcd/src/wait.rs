@@ -203,7 +203,10 @@ impl Shared {
             // What is likely to be enough; the second does for any lock.
             let entered = match self.wanted.by_others(&seat.queue) {
                 false => Entered::at_once(&self.send(seat, seat.take(&now)).await?, lasts),
-                true => Entered::read(seat, &now, self.send(seat, seat.stand(&now)).await?, lasts),
+                true => match self.send(seat, seat.stand(&now)).await? {
+                    stands if stands.succeeded => Entered::stands(&now, stands, lasts),
+                    _ => Entered::not(seat, self.calls.call(seat.why_not(&now)).await?),
+                },
             };
             match entered {
                 Entered::Now(view) => {
@@ -528,22 +531,27 @@ impl Entered {
         View { created: revision, revision, term, before: None, count: 1, first: None, lasts }
     }
 
-    /// Reads the answer to [`Seat::stand`].
-    fn read(seat: &Seat, now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
-        let (stands, view) = (answer.succeeded, Self::view(&answer, lasts));
+    /// Reads the answer to a [`Seat::stand`] that was carried out.
+    fn stands(now: &Now, answer: TxnResponse, lasts: Option<Lasts>) -> Self {
+        let view = Self::view(&answer, lasts);
         let mut found = answer.ranges();
-        let (first, second, third) = (found.next(), found.next(), found.next());
+        let (first, last) = (found.next(), found.next());
         // Only what shows our key says who is before it.
-        let before = second.as_ref().and_then(|last| seat::before(&now.name, view.created, last));
-        match (stands, before, third.and_then(|mine| mine.kvs.into_iter().next())) {
-            (true, Some(before), _) => {
-                let first = first.and_then(|first| first.kvs.into_iter().next());
-                let count = second.map_or(1, |last| last.count);
-                Entered::Now(View { before, first, count, ..view })
-            }
-            (false, _, Some(mine)) if seat.owns(&mine) => Entered::Before(mine),
-            (false, _, Some(_)) => Entered::Taken,
-            _ => Entered::Void(second),
+        let before = last.as_ref().and_then(|last| seat::before(&now.name, view.created, last));
+        let Some(before) = before else { return Entered::Void(None) };
+        let first = first.and_then(|first| first.kvs.into_iter().next());
+        let count = last.map_or(1, |last| last.count);
+        Entered::Now(View { before, first, count, ..view })
+    }
+
+    /// Reads the answer to [`Seat::why_not`].
+    fn not(seat: &Seat, answer: TxnResponse) -> Self {
+        let mut found = answer.ranges();
+        let (guard, mine) = (found.next(), found.next());
+        match mine.and_then(|mine| mine.kvs.into_iter().next()) {
+            Some(mine) if seat.owns(&mine) => Entered::Before(mine),
+            Some(_) => Entered::Taken,
+            None => Entered::Void(guard),
         }
     }
 }

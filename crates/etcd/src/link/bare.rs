@@ -17,7 +17,9 @@ pub(crate) async fn connect(cluster: Cluster) -> Result<Live, Trouble> {
 /// With a time-out on the answer, as everybody has who does not want to wait for a lost one for ever.
 pub(crate) async fn unary<Q: Call>(live: &Live, ask: Q) -> Result<Q::Answer, Status> {
     let late = |_| Err(Status::deadline_exceeded("no answer"));
-    tokio::time::timeout(RESPONSE_TIMEOUT_DEFAULT, live.unary(Arc::new(ask))).await.unwrap_or_else(late)
+    tokio::time::timeout(RESPONSE_TIMEOUT_DEFAULT, live.unary(Arc::new(ask)))
+        .await
+        .unwrap_or_else(late)
 }
 
 pub(crate) async fn listen(

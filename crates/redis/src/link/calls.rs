@@ -391,11 +391,8 @@ mod tests {
     use super::*;
 
     fn left(calls: usize, unanswered: usize) -> Left {
-        let call = || Call {
-            command: redis::cmd("PING"),
-            way: Way::Plain,
-            reply: oneshot::channel().0,
-        };
+        let call =
+            || Call { command: redis::cmd("PING"), way: Way::Plain, reply: oneshot::channel().0 };
         let calls = (0..calls).map(|_| call()).collect();
         Left { calls, unanswered, ..Left::default() }
     }

@@ -255,10 +255,7 @@ impl Run {
 
     /// Runs what `make` makes, and reads the answer. Where it has to be sent once more, which is rare, it
     /// is made once more, and so need not be kept.
-    pub(crate) async fn once<A: Answer>(
-        make: impl Fn() -> Run,
-        link: &Link,
-    ) -> Result<A, Trouble> {
+    pub(crate) async fn once<A: Answer>(make: impl Fn() -> Run, link: &Link) -> Result<A, Trouble> {
         let (run, live) = (make(), link.live().await?);
         let (token, way) = (run.token, run.way);
         match link.call_by(&live, run.into_command(&live), way).await {
