@@ -34,7 +34,8 @@ pub async fn holders_may_finish<F: Fixture>(f: &F) {
     let guard = hold(&a, &key).await;
     let closing = start({
         let a = a.clone();
-        async move { a.shutdown(crate::wait::DEADLINE).await }
+        // Longer than anything is waited for here: it ends with the last holder, or is missed.
+        async move { a.shutdown(crate::wait::DEADLINE * 2).await }
     })
     .await;
     assert!(guard.is_held(), "it has time");
