@@ -17,7 +17,7 @@ pub(crate) const LOCAL_MAX: u64 = (1 << LOCAL_BITS) - 1;
 /// The largest number a server may give: what is left of a positive `i64`.
 pub const SERVER_FENCE_MAX: u64 = (1 << (63 - LOCAL_BITS)) - 1;
 /// 2025-01-01, where the clock of the fences starts.
-const EPOCH: UnixMillis = UnixMillis(1_735_689_600_000);
+pub const EPOCH: UnixMillis = UnixMillis(1_735_689_600_000);
 /// Fences per millisecond that a clock-driven counter may give without running ahead of its clock.
 pub const PER_MILLI: u64 = 256;
 

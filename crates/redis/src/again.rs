@@ -107,8 +107,8 @@ impl Shared {
 
     /// On the connection for renewals: whoever asks for such a lock anew does so with another token.
     async fn release_share(&self, share: &[Done]) -> Result<(), Trouble> {
-        let runs: Vec<Run> =
-            share.iter().map(|done| Run::release(&self.keys, &done.claim, None)).collect();
+        let run = |done: &Done| Run::release(&self.keys, &self.author, &done.claim, None);
+        let runs: Vec<Run> = share.iter().map(run).collect();
         let within = self.renewals.response_timeout();
         let answers = scripts::run_all::<Freed>(&self.renewals, &runs, within).await?;
         answers.into_iter().try_for_each(|answer| answer.map(drop))

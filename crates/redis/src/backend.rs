@@ -174,15 +174,18 @@ impl Shared {
         self.inbox.desk().calm()
     }
 
-    /// Whether it could be freed by the short form. A lock that others want cannot, most likely.
+    /// Whether it could be given back by a short form: the one for a lock that others want, or the one for
+    /// a lock that nobody does.
     async fn give(&self, lease: &Lease, then: Then, now: Time) -> Result<bool, Trouble> {
         let claim = lease.claim();
-        let calm = !lease.is_contended() && self.calm().is_calm(claim.key(), now);
-        if !calm || then != Then::Free || claim.shared_owner().is_some() {
+        if then != Then::Free || claim.shared_owner().is_some() {
             return Ok(false);
         }
-        let give = || Run::give(&self.keys, &self.author, claim);
-        match Run::once(give, self.commands.of(claim.key())).await? {
+        let calm = !lease.is_contended() && self.calm().is_calm(claim.key(), now);
+        let run = if calm { Run::give } else { Run::pass };
+        let given =
+            Run::once(|| run(&self.keys, &self.author, claim), self.commands.of(claim.key()));
+        match given.await? {
             Given::Yes => Ok(true),
             Given::More => {
                 self.calm().disturb(claim.key(), now);
@@ -203,7 +206,7 @@ impl Shared {
             Then::Free => None,
             Then::Closed(rest) => Some(rest),
         };
-        let run = Run::release(&self.keys, claim, closed).others_first();
+        let run = Run::release(&self.keys, &self.author, claim, closed).others_first();
         let alone = claim.shared_owner().is_none();
         let cut = match cut {
             Some(cut) => cut,
@@ -244,7 +247,7 @@ impl Shared {
     pub(crate) async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
         self.inbox.desk().forget(claim.token());
         let (link, turn) = (self.commands.of(claim.key()), self.server.turn());
-        Run::release(&self.keys, claim, None).on::<Freed>(link).await?;
+        Run::release(&self.keys, &self.author, claim, None).on::<Freed>(link).await?;
         self.note(claim, turn);
         if !link.may_have_strays(claim.ttl()) {
             return Ok(());

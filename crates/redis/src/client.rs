@@ -16,6 +16,7 @@ use crate::keys::Keys;
 use crate::kv::{Flights, Meters};
 use crate::link::{Links, Server, Target};
 use crate::value::Author;
+use crate::wait;
 use crate::witness::Witness;
 
 /// Connections to a Redis or Valkey server, for as many lockers as like.
@@ -100,6 +101,7 @@ impl Client {
         replicas: Option<NonZeroUsize>,
     ) -> Self {
         let commands = Arc::new(Links::new(&server, pool_size));
+        let author = author.believed(wait::believed_at_first(server.target().response_timeout()));
         let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
         let (pid, meters, loads) = (std::process::id(), Meters::new(debug), Flights::new());
         let witness = replicas.map(|wanted| Arc::new(Witness::new(&server, wanted)));

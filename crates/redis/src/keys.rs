@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | `tenure:lock:order:1` | the lock `order:1`: a string, see `value.rs` | as long as its ttl |
 //! | `tenure:fence` | the last fence that was given out, for all locks | for ever |
-//! | `tenure:queue:order:1` | who waits for it: a sorted set of tokens by ticket | while somebody does |
-//! | `tenure:beat:order:1` | their heartbeats: a hash, token to until when, how, ttl and value | with the queue |
+//! | `tenure:queue:order:1` | who waits for it: a sorted set of places (`scripts/queue.lua`) by ticket | while somebody does |
+//! | `tenure:beat:order:1` | heartbeats of those who have waited for a while: a hash, token to until when, and how | with the queue |
 //! | `tenure:holders:order:1` | the claims of a shared owner that holds it: a sorted set by their end | as long as its ttl |
 //! | `tenure:forced:<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
 //! | `tenure:fenced:user:1` | the highest fence that wrote the value `user:1` | a day longer than the value |

@@ -2,23 +2,25 @@
 //!
 //! In: a name or a glob. Out: who holds what, and who waits for it, in order.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redis::{FromRedisValue, Pipeline, Value};
 use tenure_core::backend::{Holding, LockInfo, Query, Waiting};
+use tenure_core::fence::{EPOCH, PER_MILLI};
+use tenure_core::time::UnixMillis;
 use tenure_core::{Key, Token};
 
 use crate::backend::Shared;
 use crate::trouble::{Cause, Trouble};
-use crate::value::Said;
+use crate::value::{self, Said};
 
 /// How many keys one step of a scan looks at.
 const SCANNED_AT_ONCE: usize = 1_000;
 /// How many locks are read in one round trip.
 const READ_AT_ONCE: usize = 256;
 /// How many commands it takes to read one.
-const READS: usize = 5;
+const READS: usize = 4;
 
 impl Shared {
     pub(crate) async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Trouble> {
@@ -62,8 +64,7 @@ impl Shared {
         for key in keys {
             let lock = self.keys.lock(key);
             pipe.cmd("GET").arg(&lock).cmd("PTTL").arg(&lock);
-            pipe.cmd("ZRANGE").arg(self.keys.queue(key)).arg(0).arg(-1);
-            pipe.cmd("HGETALL").arg(self.keys.beats(key));
+            pipe.cmd("ZRANGE").arg(self.keys.queue(key)).arg(0).arg(-1).arg("WITHSCORES");
             pipe.cmd("ZRANGE").arg(self.keys.holders(key)).arg(0).arg(-1);
         }
         let replies = self.read_all(&pipe).await?;
@@ -91,7 +92,7 @@ type Replies = Vec<Result<Value, Trouble>>;
 
 /// `None` if it is free by now, or of another type and so no lock.
 fn info(key: &Key, replies: &[Result<Value, Trouble>]) -> Result<Option<LockInfo>, Trouble> {
-    let [value, left, queue, beats, holders] = replies else { return Ok(None) };
+    let [value, left, queue, holders] = replies else { return Ok(None) };
     let value = match value {
         Ok(Value::BulkString(value)) => value,
         Err(trouble) if trouble.cause() != Cause::WrongType => return Err(trouble.clone()),
@@ -103,7 +104,7 @@ fn info(key: &Key, replies: &[Result<Value, Trouble>]) -> Result<Option<LockInfo
         Ok(Value::Int(millis)) => u64::try_from(*millis).ok().map(Duration::from_millis),
         _ => None,
     };
-    let waiters = waiters(read(queue), &read(beats));
+    let waiters = waiters(read(queue));
     let holdings = holdings(Said::parse(value), left, read(holders));
     Ok(Some(LockInfo::exclusive(key.clone(), holdings, Some(waiters))))
 }
@@ -123,15 +124,12 @@ fn holdings(said: Said, left: Option<Duration>, shared: Vec<String>) -> Vec<Hold
     tokens.into_iter().map(|token| Holding::new(holder.clone(), None, token)).collect()
 }
 
-/// Those in the queue of whom a heartbeat is known, first come first.
-fn waiters(queue: Vec<String>, beats: &HashMap<String, Vec<u8>>) -> Vec<Waiting> {
-    queue.iter().filter_map(|token| waiter(beats.get(token)?)).collect()
-}
-
-/// A heartbeat is `until how ttl value`, see `scripts/acquire.lua`.
-fn waiter(beat: &[u8]) -> Option<Waiting> {
-    let body = beat.splitn(4, |byte| *byte == b' ').nth(3)?;
-    let holder = Said::parse(&[b"-", body].concat()).holder(None);
-    let since = holder.since;
-    Some(Waiting::new(holder, since))
+/// Those in the queue, first come first. A ticket is a fence: the clock when it was given out, or later.
+fn waiters(queue: Vec<(Vec<u8>, f64)>) -> Vec<Waiting> {
+    let waiter = |(place, ticket): (Vec<u8>, f64)| {
+        let since = UnixMillis(EPOCH.0 + ticket as u64 / PER_MILLI);
+        let holder = value::waiter(&place, since)?;
+        Some(Waiting::new(holder, Some(since)))
+    };
+    queue.into_iter().filter_map(waiter).collect()
 }

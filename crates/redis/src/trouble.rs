@@ -261,8 +261,8 @@ const WORDS: [(&str, Cause, &str); 18] = [
 macro_rules! rights {
     () => {
         "~PREFIX:* &PREFIX:inbox:* +eval +evalsha +get +getrange +set +del +exists +pttl +pexpire \
-         +time +zadd +zrem +zrange +zrevrange +zrank +zscore +zcard +zremrangebyscore +hget +hset \
-         +hdel +hgetall +publish +subscribe +pubsub +scan +info +ping +client"
+         +time +zadd +zrem +zrange +zrevrange +zrank +zscore +zcard +zpopmin +zremrangebyscore +hget \
+         +hset +hdel +hgetall +publish +subscribe +pubsub +scan +info +ping +client"
     };
 }
 

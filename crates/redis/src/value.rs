@@ -18,6 +18,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 use tenure_core::time::UnixMillis;
 use tenure_core::{Claim, Client, Holder, Token};
 
+use crate::scripts::millis;
+
 /// What would end a field, or could not be told from an escape.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b':').add(b'%');
 /// What stands for the client in a closed lock.
@@ -28,6 +30,8 @@ const CLOSED: &str = "closed";
 pub(crate) struct Author {
     client: String,
     about: String,
+    /// For how many milliseconds one that comes to wait is believed to be alive.
+    believed: String,
 }
 
 impl Author {
@@ -37,7 +41,12 @@ impl Author {
         let pid = pid.to_string();
         let about = [host, &pid, user, program].map(|field| escape(field)).join(":");
         // Half of it tells processes apart as well as all of it.
-        Author { client: id.expose()[..16].into(), about }
+        Author { client: id.expose()[..16].into(), about, believed: "0".into() }
+    }
+
+    /// The same where those who come to wait are believed to be alive for so long.
+    pub(crate) fn believed(self, believed: Duration) -> Self {
+        Author { believed: millis(believed).to_string(), ..self }
     }
 
     /// The process's id on the server.
@@ -45,10 +54,10 @@ impl Author {
         &self.client
     }
 
-    /// What the lock's value starts with while the claim with this token has it and nobody waits, in
-    /// parts. `give.lua` knows how long it is.
-    pub(crate) fn mark<'a>(&'a self, token: &'a str) -> [&'a str; 4] {
-        ["-t1:", &self.client, ":", token]
+    /// What the lock's value starts with while the claim with this token has it, in parts. `give.lua`
+    /// and `pass.lua` know how long it is; the one wants it with its flag, the other without.
+    pub(crate) fn mark<'a>(&'a self, flag: &'a str, token: &'a str) -> [&'a str; 5] {
+        [flag, "t1:", &self.client, ":", token]
     }
 
     /// Writes what the lock's key is to hold from now on, while nobody waits.
@@ -72,7 +81,26 @@ impl Author {
             None => put(&[&claim.token().digits()])?,
             Some(owner) => put(&[&shared(owner)])?,
         }
-        put(&[":", &since.0.to_string(), ":", &self.about])?;
+        put(&[":", &since.0.to_string()])?;
+        self.write_words(to, claim)
+    }
+
+    /// Writes what stands in the queue for `claim`, always the same: see `scripts/queue.lua`.
+    pub(crate) fn write_place(&self, to: &mut dyn Write, claim: &Claim) -> io::Result<()> {
+        let (token, ttl) = (claim.token().digits(), millis(claim.ttl()).to_string());
+        let parts = [&*token, " ", &self.client, " ", &ttl, " ", &self.believed, " "];
+        parts.iter().try_for_each(|part| to.write_all(part.as_bytes()))?;
+        if let Some(owner) = claim.shared_owner() {
+            to.write_all(shared(owner).as_bytes())?;
+        }
+        self.write_words(to, claim)
+    }
+
+    /// The words for people, each with a colon before it.
+    fn write_words(&self, to: &mut dyn Write, claim: &Claim) -> io::Result<()> {
+        let mut put =
+            |parts: &[&str]| parts.iter().try_for_each(|part| to.write_all(part.as_bytes()));
+        put(&[":", &self.about])?;
         if claim.label().is_some() || claim.reason().is_some() {
             put(&[":", &escape(claim.label().unwrap_or_default())])?;
         }
@@ -141,6 +169,14 @@ fn parse(text: &str) -> Option<Said> {
     }
     let (holder, found) = (Box::new(holder), Token::parse(token));
     (found.is_some() || token.starts_with('=')).then_some(Said::Held { holder, token: found })
+}
+
+/// Who stands at a place in a queue.
+pub(crate) fn waiter(place: &[u8], since: UnixMillis) -> Option<Holder> {
+    let (_, words) = std::str::from_utf8(place).ok()?.split_once(':')?;
+    let mut holder = about(&words.split(':').collect::<Vec<_>>());
+    holder.since = Some(since);
+    Some(holder)
 }
 
 /// What the note says. A note that is cut short or unreadable costs the words, not the lock.
@@ -217,8 +253,25 @@ mod tests {
         let (claim, author) = (claim(None, None), Author::new(Token::random().unwrap()));
         let mut value = b"-".to_vec();
         author.write(&mut value, &claim, UnixMillis(1)).unwrap();
-        let mark = author.mark(&claim.token().digits()).concat();
+        let mark = author.mark("-", &claim.token().digits()).concat();
         assert_eq!((mark.as_bytes(), mark.len()), (&value[..53], 53));
+    }
+
+    /// A place says who waits; scripts find the token, the client and the rest by where they stand.
+    #[test]
+    fn the_form_of_a_place() {
+        let author = Author::new(Token::random().unwrap()).believed(Duration::from_millis(4_500));
+        let (claim, mut place) = (claim(Some("a: b"), None), Vec::new());
+        author.write_place(&mut place, &claim).unwrap();
+        let text = std::str::from_utf8(&place).unwrap();
+        assert_eq!(
+            (&text[..32], &text[33..49]),
+            (claim.token().expose().as_str(), author.client())
+        );
+        assert!(text[49..].starts_with(" 30000 4500 :"), "{text}");
+        let holder = waiter(&place, UnixMillis(17)).unwrap();
+        assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
+        assert_eq!((holder.label.as_deref(), holder.since), (Some("a: b"), Some(UnixMillis(17))));
     }
 
     /// t60: anything else is foreign, and a version to come is too.

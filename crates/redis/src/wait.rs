@@ -13,6 +13,7 @@
 //! was sent. Fences tell: the heartbeat was answered with a stamp, which every later grant exceeds.
 //! Any other push may be of a grant that has ended since; the next heartbeat finds out.
 
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,20 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// For how many heartbeats it is believed: one may be late, one may be lost. And for long enough to
 /// find out that one was lost, which takes the response time-out.
 pub(crate) const HEARTBEATS_GOOD: u32 = 3;
+
+/// How long after it came one that waits says so for the first time: until then its ticket tells. Scripts
+/// know it as 128000/256 ms.
+const SAYS_NOTHING: Duration = Duration::from_millis(500);
+
+/// For how long one that hears us is believed after a heartbeat.
+fn believed(response_timeout: Duration) -> Duration {
+    (HEARTBEAT * HEARTBEATS_GOOD).max(HEARTBEAT * 2 + response_timeout)
+}
+
+/// For how long it is believed after it came.
+pub(crate) fn believed_at_first(response_timeout: Duration) -> Duration {
+    believed(response_timeout) + SAYS_NOTHING
+}
 
 /// A heartbeat that was answered with "you wait": when it was sent, and what it proves.
 #[derive(Clone, Copy)]
@@ -177,7 +192,7 @@ impl Shared {
             // If that fails too, the engine goes on giving it up.
             self.inbox.desk().forget(claim.token());
             let link = self.commands.of(claim.key());
-            let _ = Run::release(&self.keys, claim, None).on::<Freed>(link).await;
+            let _ = Run::release(&self.keys, &self.author, claim, None).on::<Freed>(link).await;
         }
         Err(trouble)
     }
@@ -186,13 +201,13 @@ impl Shared {
     async fn wait_in_queue(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
         let (slot, there) = (self.inbox.desk().expect(claim), self.keys.slot(claim.key()));
         let mut hearing = self.inbox.hearing(there);
-        let (mut down_since, mut heartbeat) = (None, None);
+        let (mut down_since, mut heartbeat, mut first) = (None, None, true);
         loop {
             // Each time: the runtime that it lives on may have ended.
             self.inbox.listen(there);
             hearing.begin();
             let from = self.clock.now();
-            let pause = match self.ask(claim, from).await {
+            let pause = match self.ask(claim, from, mem::take(&mut first)).await {
                 Ok(Asking::Granted(grant)) => return Ok(grant),
                 Ok(Asking::Wait(pause, beat)) => {
                     (down_since, heartbeat) = (None, beat);
@@ -220,14 +235,41 @@ impl Shared {
     }
 
     /// Asks, and stands in the queue if it must.
-    async fn ask(&self, claim: &Claim, from: Time) -> Result<Asking, Stop> {
+    async fn ask(&self, claim: &Claim, from: Time, first: bool) -> Result<Asking, Stop> {
         let hears = self.inbox.hears(self.keys.slot(claim.key()));
-        let every = if hears { HEARTBEAT.min(claim.ttl() / 3) } else { claim.retry_interval() };
-        let good = HEARTBEAT.max(every) * HEARTBEATS_GOOD;
-        let after_a_loss = HEARTBEAT * 2 + self.server.target().response_timeout();
-        let how = if hears { How::Told(good.max(after_a_loss)) } else { How::Asks(good) };
+        let asked = match first && hears {
+            true => self.stand(claim).await?,
+            false => None,
+        };
+        let asked = match asked {
+            Some(asked) => asked,
+            None => Box::pin(self.ask_in_full(claim, hears)).await?,
+        };
+        self.asked(claim, from, hears, asked)
+    }
+
+    /// Asks by the short form, which finds out only what is plain.
+    async fn stand(&self, claim: &Claim) -> Result<Option<Asked>, Trouble> {
+        if claim.shared_owner().is_some() || !claim.fenced() {
+            return Ok(None);
+        }
+        let stand = || Run::stand(&self.keys, &self.author, claim);
+        Run::once(stand, self.commands.of(claim.key())).await
+    }
+
+    async fn ask_in_full(&self, claim: &Claim, hears: bool) -> Result<Asked, Trouble> {
+        let how = match hears {
+            true => How::Told(believed(self.server.target().response_timeout())),
+            false => How::Asks(HEARTBEAT.max(claim.retry_interval()) * HEARTBEATS_GOOD),
+        };
         let run = Run::acquire(&self.keys, &self.author, claim, how);
-        match run.on(self.commands.of(claim.key())).await? {
+        run.on(self.commands.of(claim.key())).await
+    }
+
+    /// What to do about the answer.
+    fn asked(&self, claim: &Claim, from: Time, hears: bool, asked: Asked) -> Result<Asking, Stop> {
+        let every = if hears { HEARTBEAT.min(claim.ttl() / 3) } else { claim.retry_interval() };
+        match asked {
             Asked::Granted { fence, contended } => {
                 Ok(Asking::Granted(self.grant(claim, from, fence, contended)))
             }
@@ -237,8 +279,9 @@ impl Shared {
                 let end = left
                     + AFTER_END
                     + if place > 1 { jittered(AFTER_THE_NEXT) } else { Duration::ZERO };
-                let beat = Heartbeat { from, stamp, turn: self.server.turn() };
-                Ok(Asking::Wait(jittered(every).min(end), Some(beat)))
+                // One that was not to be told has left word of that, which asking clears away.
+                let beat = hears.then(|| Heartbeat { from, stamp, turn: self.server.turn() });
+                Ok(Asking::Wait(jittered(every).min(end), beat))
             }
             Asked::Held { value, left } => {
                 self.calm().disturb(claim.key(), from);

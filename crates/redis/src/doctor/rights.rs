@@ -97,6 +97,7 @@ fn form(name: &str, text: &str, channel: &str) -> Cmd {
         "evalsha" => command.arg(NO_SCRIPT).arg(1).arg(text),
         "get" | "exists" | "pttl" | "zcard" | "hgetall" | "del" => command.arg(text),
         "getrange" | "zrange" | "zrevrange" | "zremrangebyscore" => command.arg(text).arg(0).arg(0),
+        "zpopmin" => command.arg(text).arg(0),
         "pexpire" => command.arg(text).arg(LEFT_MAX),
         "zadd" => command.arg(text).arg("XX").arg(0).arg("m"),
         "hset" => command.arg(text).arg("f").arg("v"),

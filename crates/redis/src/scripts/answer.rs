@@ -102,6 +102,20 @@ impl Answer for Asked {
     }
 }
 
+/// The same of the short form; `None` where it is not plain, and the full form finds out.
+impl Answer for Option<Asked> {
+    fn of(_: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+        None
+    }
+
+    fn read_line(token: &str, line: &str) -> Option<Self> {
+        match line.strip_prefix(token)? {
+            " more" => Some(None),
+            _ => Asked::read_line(token, line).map(Some),
+        }
+    }
+}
+
 /// What became of an attempt to take what is plainly free.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -151,7 +165,7 @@ impl Answer for Bare {
     }
 }
 
-/// What became of an attempt to free what is plainly ours.
+/// What became of an attempt to free what is plainly ours, or to pass it on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Given {
     Yes,

@@ -2,8 +2,8 @@
 --
 -- KEYS[1] lock     string, flag + version + claim; absent means free
 -- KEYS[2] fence    string, the last number given out
--- KEYS[3] queue    sorted set, the tokens that wait
--- KEYS[4] beats    hash, their heartbeats
+-- KEYS[3] queue    sorted set, the places of those who wait, by ticket
+-- KEYS[4] beats    hash, the heartbeats of those who have waited for a while
 -- KEYS[5] holders  sorted set, the tokens of a shared owner by the end of their lease
 -- KEYS[6] forced   string, who took it; for the holder's next renewal to find
 -- ARGV[1] token    the claim's, echoed first in every answer

@@ -14,7 +14,6 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Script, Value};
-use tenure_core::time::UnixMillis;
 use tenure_core::{Claim, Key, Token};
 
 use crate::keys::Keys;
@@ -91,10 +90,15 @@ pub(crate) const STRICT: &str = "#!lua";
 /// What gives memory back, or keeps what is there, must work on a full server.
 pub(crate) const ALWAYS: &str = "#!lua flags=allow-oom";
 
-// The first two do the usual, cheaply, and leave the rest to the two after them.
+// The first two do the usual, cheaply: nobody else wants the lock. The next two do what is usual where
+// several do. They leave the rest to the two after them.
 static TAKE: LazyLock<Form> =
     LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")).or(&TAKE_MOVING));
 static GIVE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("give.lua")));
+static STAND: LazyLock<Form> =
+    LazyLock::new(|| Form::new(STRICT, "3", include_str!("stand.lua")).or(&MORE_MOVING));
+static PASS: LazyLock<Form> =
+    LazyLock::new(|| Form::new(ALWAYS, "4", include_str!("pass.lua")).or(&MORE_MOVING));
 static ACQUIRE: LazyLock<Form> =
     LazyLock::new(|| Form::new(STRICT, "5", include_str!("acquire.lua")).or(&ACQUIRE_MOVING));
 static RELEASE: LazyLock<Form> =
@@ -106,6 +110,8 @@ static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "6", include_s
 // While a slot moves to another node of a cluster, scripts on several of its keys are refused.
 static TAKE_MOVING: LazyLock<Form> =
     LazyLock::new(|| Form::new(STRICT, "1", include_str!("moving/take.lua")));
+static MORE_MOVING: LazyLock<Form> =
+    LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("moving/more.lua")));
 static ACQUIRE_MOVING: LazyLock<Form> =
     LazyLock::new(|| Form::new(STRICT, "1", include_str!("moving/acquire.lua")));
 static RELEASE_MOVING: LazyLock<Form> =
@@ -179,15 +185,41 @@ impl Run {
     pub(crate) fn give(keys: &Keys, author: &Author, claim: &Claim) -> Self {
         let mut words = begin(&GIVE);
         keys.add_lock(claim.key(), &mut words);
-        words.add_parts(&author.mark(&claim.token().digits()));
+        words.add_parts(&author.mark("-", &claim.token().digits()));
         Self::of(&GIVE, claim.token(), words)
+    }
+
+    /// Take the lock if it is plainly free, or stand in its queue if it is plainly another's.
+    pub(crate) fn stand(keys: &Keys, author: &Author, claim: &Claim) -> Self {
+        let mut words = begin_telling(&STAND, keys);
+        keys.add_lock(claim.key(), &mut words);
+        keys.add_fence(claim.key(), &mut words);
+        keys.add_queue(claim.key(), &mut words);
+        words.add(&claim.token().digits());
+        words.add_with(|to| author.write_place(to, claim));
+        words.add_number(millis(claim.ttl()));
+        keys.add_inboxes(claim.key(), &mut words);
+        Self::of(&STAND, claim.token(), words)
+    }
+
+    /// Give the lock to the next that waits, if that is plain. Whoever gets it hears of it before we are
+    /// answered.
+    pub(crate) fn pass(keys: &Keys, author: &Author, claim: &Claim) -> Self {
+        let mut words = begin_telling(&PASS, keys);
+        keys.add_lock(claim.key(), &mut words);
+        keys.add_fence(claim.key(), &mut words);
+        keys.add_queue(claim.key(), &mut words);
+        keys.add_beats(claim.key(), &mut words);
+        words.add_parts(&author.mark("", &claim.token().digits()));
+        keys.add_inboxes(claim.key(), &mut words);
+        Self::of(&PASS, claim.token(), words).others_first()
     }
 
     /// Take the lock if it is free, or stand in its queue.
     pub(crate) fn acquire(keys: &Keys, author: &Author, claim: &Claim, how: How) -> Self {
         let mut words = on_lock(&ACQUIRE, keys, claim.key(), claim.token());
         words.add(&who(claim));
-        words.add_with(|to| author.write(to, claim, UnixMillis::now()));
+        words.add_with(|to| author.write_place(to, claim));
         words.add_number(millis(claim.ttl()));
         words.add(if claim.fenced() { "1" } else { "0" });
         words.add(how.word());
@@ -197,27 +229,28 @@ impl Run {
     }
 
     /// Free it, or keep it closed for a while, if it is ours; and leave its queue.
-    pub(crate) fn release(keys: &Keys, claim: &Claim, closed: Option<Duration>) -> Self {
-        Self::give_back(keys, claim.key(), claim.token(), &who(claim), closed)
+    pub(crate) fn release(
+        keys: &Keys,
+        author: &Author,
+        claim: &Claim,
+        closed: Option<Duration>,
+    ) -> Self {
+        let mut words = on_lock(&RELEASE, keys, claim.key(), claim.token());
+        words.add(&who(claim));
+        // Closed for less than the server can count is still closed, not free.
+        words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
+        keys.add_inboxes(claim.key(), &mut words);
+        words.add_with(|to| author.write_place(to, claim));
+        Self::of(&RELEASE, claim.token(), words)
     }
 
     /// The same for a claim of which only the token is known.
     pub(crate) fn disown(keys: &Keys, key: &Key, token: Token) -> Self {
-        Self::give_back(keys, key, token, &token.digits(), None)
-    }
-
-    fn give_back(
-        keys: &Keys,
-        key: &Key,
-        token: Token,
-        who: &str,
-        closed: Option<Duration>,
-    ) -> Self {
         let mut words = on_lock(&RELEASE, keys, key, token);
-        words.add(who);
-        // Closed for less than the server can count is still closed, not free.
-        words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
+        words.add(&token.digits());
+        words.add("0");
         keys.add_inboxes(key, &mut words);
+        words.add("");
         Self::of(&RELEASE, token, words)
     }
 
@@ -468,9 +501,10 @@ mod tests {
     /// Every script says its keys, arguments, answers, retry and slots.
     #[test]
     fn headers_are_complete() {
-        let usual = [&TAKE, &GIVE, &ACQUIRE, &RELEASE, &RENEW, &FORCE];
-        let moving = [&TAKE_MOVING, &ACQUIRE_MOVING, &RELEASE_MOVING, &RENEW_MOVING];
-        for form in usual.into_iter().chain(moving) {
+        let short = [&TAKE, &GIVE, &STAND, &PASS];
+        let full = [&ACQUIRE, &RELEASE, &RENEW, &FORCE];
+        let moving = [&TAKE_MOVING, &MORE_MOVING, &ACQUIRE_MOVING, &RELEASE_MOVING, &RENEW_MOVING];
+        for form in short.into_iter().chain(full).chain(moving) {
             for word in ["-- KEYS[1] lock ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
                 assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
             }
@@ -481,7 +515,7 @@ mod tests {
     /// In a cluster channels have slots; what tells nobody is the same script everywhere.
     #[test]
     fn sharded_forms() {
-        for form in [&ACQUIRE, &RELEASE, &FORCE] {
+        for form in [&STAND, &PASS, &ACQUIRE, &RELEASE, &FORCE] {
             assert!(form.sharded_text.contains("'SPUBLISH'"));
             assert!(!form.sharded_text.contains("'PUBLISH'"));
             assert!(!form.sharded_text.contains("'NUMSUB'"));

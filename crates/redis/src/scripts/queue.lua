@@ -1,5 +1,11 @@
 -- queue.lua: included by scripts that pass the lock on. Needs `lock`, `queue`, `beats`, `holders`,
 -- `inbox` and `token`, and `next_fence`.
+--
+-- A place in the queue is `token client ttl good owner:words`: who waits, in which process, for how long it
+-- is to have the lock, for how many milliseconds from its ticket on it is believed to be alive, the owner
+-- that it shares the lock with (`=` and a name, or nothing), and the words for people. It is the same for
+-- as long as one waits: what changes is in `beats`, as `until how`. One that has waited for less than half
+-- a second and is told its turn has nothing there.
 
 local function clock()
   local time = redis.call('TIME')
@@ -18,8 +24,16 @@ local function tell(client, message)
   return type(heard) == 'number' and heard > 0
 end
 
-local function leave(waiter)
-  redis.call('ZREM', queue, waiter)
+local function leave(place)
+  redis.call('ZREM', queue, place)
+  redis.call('HDEL', beats, string.sub(place, 1, 32))
+end
+
+-- The same for one of whom only the token is known.
+local function leave_by_token(waiter)
+  for _, place in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+    if string.sub(place, 1, 32) == waiter then redis.call('ZREM', queue, place) end
+  end
   redis.call('HDEL', beats, waiter)
 end
 
@@ -29,36 +43,51 @@ local function last_as_long_as_the_last()
   redis.call('PEXPIRE', lock, math.max(last - clock(), 1))
 end
 
--- Makes `waiter` the holder. `who` is its token, or its shared owner with a `=` before it.
-local function seat(waiter, who, flag, body, ttl)
-  if string.sub(who, 1, 1) == '=' then
+-- Makes whoever stands at `place` the holder.
+local function seat(place, flag, ttl)
+  local waiter, client, owner, words = string.match(place, '^(%x+) (%x+) %d+ %d+ ([^:]*)(:.*)$')
+  local now = clock()
+  if owner ~= '' then
     redis.call('DEL', holders)
-    redis.call('ZADD', holders, clock() + ttl, waiter)
+    redis.call('ZADD', holders, now + ttl, waiter)
     redis.call('PEXPIRE', holders, ttl)
   end
-  redis.call('SET', lock, flag .. body, 'PX', ttl)
+  local who = owner ~= '' and owner or waiter
+  local value = table.concat({ flag .. 't1', client, who, string.format('%.0f', now) }, ':') .. words
+  redis.call('SET', lock, value, 'PX', ttl)
+end
+
+-- Until when whoever stands at `place` is believed to be alive, and how it is told.
+local function alive(place, ticket)
+  local waiter, good = string.match(place, '^(%x+) %x+ %d+ (%d+) [^:]*:')
+  local beat = waiter and redis.call('HGET', beats, waiter)
+  if beat then
+    local till, how = string.match(beat, '^(%d+) (%a+)$')
+    return tonumber(till), how
+  end
+  return waiter and ticket / 256 + 1735689600000 + good, 'push'
 end
 
 -- Gives the lock to one that waits: `fence` and `flag`, if it could be told. The lock is its own
 -- before it is told; where it was not, the lock is still to be given to somebody or removed.
-local function offer(waiter, how, ttl, body)
-  local client, who, rest = string.match(body, '^t1:([^:]*):([^:]*):%d+(.*)$')
+local function offer(place, how, ttl)
+  local waiter, client = string.sub(place, 1, 32), string.sub(place, 34, 49)
   if how == 'push' and waiter ~= token and not listens(client) then return nil end
   local number = next_fence()
   if not number then return nil end
   local flag = redis.call('ZCARD', queue) > 1 and '*' or '-'
-  local since = string.format('%.0f', clock())
-  seat(waiter, who, flag, table.concat({ 't1', client, who, since }, ':') .. rest, ttl)
+  seat(place, flag, ttl)
   local message = table.concat({ 'granted', waiter, number, flag, lock }, ':')
   if how == 'push' and waiter ~= token and not tell(client, message) then return nil end
-  pcall(leave, waiter)
+  pcall(leave, place)
   return number, flag
 end
 
 -- One that is not told learns of it by asking, which makes it last; if it has died, others need not
 -- wait for longer than they would have waited to hear of it. Who asks now has heard.
-local function lasts(waiter, how, ttl, rest)
-  if how == 'push' or waiter == token then return ttl end
+local function lasts(place, how, rest)
+  local waiter, ttl = string.match(place, '^(%x+) %x+ (%d+)')
+  if how == 'push' or waiter == token then return tonumber(ttl) end
   return math.min(ttl, math.max(rest, 3000))
 end
 
@@ -68,15 +97,15 @@ end
 local function hand_over()
   local now, unheard = clock(), 0
   while unheard < 32 do
-    local waiter = redis.call('ZRANGE', queue, unheard, unheard)[1]
-    if not waiter then return end
-    local beat = redis.call('HGET', beats, waiter) or ''
-    local good, how, ttl, body = string.match(beat, '^(%d+) (%a+) (%d+) (.*)$')
-    if not good or tonumber(good) < now then
-      leave(waiter)
+    local first = redis.call('ZRANGE', queue, unheard, unheard, 'WITHSCORES')
+    local place, ticket = first[1], first[2]
+    if not place then return end
+    local till, how = alive(place, ticket)
+    if not till or till < now then
+      leave(place)
     else
-      local number, flag = offer(waiter, how, lasts(waiter, how, tonumber(ttl), good - now), body)
-      if number then return waiter, number, flag end
+      local number, flag = offer(place, how, lasts(place, how, till - now))
+      if number then return string.sub(place, 1, 32), number, flag end
       unheard = unheard + 1
     end
   end
@@ -84,10 +113,9 @@ end
 
 -- Has the first waiter that can be told ask again: what it knows of the lock's end is not so any more.
 local function rouse()
-  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
-    local beat = redis.call('HGET', beats, waiter) or ''
-    local client = string.match(beat, '^%d+ push %d+ t1:([^:]*):')
-    local message = table.concat({ 'ask', waiter, lock }, ':')
-    if client and listens(client) and tell(client, message) then return end
+  for _, place in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
+    local client = string.sub(place, 34, 49)
+    local message = table.concat({ 'ask', string.sub(place, 1, 32), lock }, ':')
+    if listens(client) and tell(client, message) then return end
   end
 end

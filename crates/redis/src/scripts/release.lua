@@ -2,16 +2,17 @@
 --
 -- KEYS[1] lock     string, flag + version + claim; absent means free
 -- KEYS[2] fence    string, the last number given out
--- KEYS[3] queue    sorted set, the tokens that wait
--- KEYS[4] beats    hash, their heartbeats
+-- KEYS[3] queue    sorted set, the places of those who wait, by ticket
+-- KEYS[4] beats    hash, the heartbeats of those who have waited for a while
 -- KEYS[5] holders  sorted set, the tokens of a shared owner by the end of their lease
 -- ARGV[1] token    the claim's, echoed first in every answer
 -- ARGV[2] who      the token, or `=` and the shared owner
 -- ARGV[3] closed   for how many milliseconds nobody may have it; 0 frees it
 -- ARGV[4] inbox    what the names of inboxes start with
+-- ARGV[5] place    what stands in the queue for it, if it waits; '' where only the token is known
 --
--- Returns 'token freed' or {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or
---         {token, 'not_held'} (expired, or taken by another)
+-- Returns {token, 'freed'}, {token, 'still', n} (n others of our owner hold on) or {token, 'not_held'}
+--         (expired, or taken by another)
 -- Retry   safe: the second run finds the lock gone, closed or another's and answers not_held
 -- Slots   one: all keys are in that of the lock
 local lock, fence, queue, beats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -20,63 +21,18 @@ local token, who, closed, inbox = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 -- A key of another type is not ours either.
 local value = redis.pcall('GET', lock)
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
-local flag, holder, rest
+local holder, rest
 if type(value) == 'string' then
   -- `rest` is where the words for people start.
-  flag, holder, rest = string.match(value, '^([-*])t1:[^:]*:([^:]*):()')
-end
-
--- The usual case: ours, and nobody waits.
-if holder == token and flag == '-' and closed == 0 then
-  redis.call('DEL', lock)
-  return token .. ' freed'
+  holder, rest = string.match(value, '^[-*]t1:[^:]*:([^:]*):()')
 end
 
 --@include fence.lua
-
--- The usual case where several want it: the first in the queue is alive, listens, and has the lock to
--- itself. All that `hand_over` does, and `leave` before it, with the requests that this needs. Where
--- anything is not plain or does not work, nothing counts that was done here: that is for them.
-if holder == token and closed == 0 then
-  local first = redis.pcall('ZRANGE', queue, '0', '1')
-  local next, after = first[1], first[2]
-  -- Whoever waited has gone.
-  if not (next or first.err) then
-    redis.call('DEL', lock)
-    return token .. ' freed'
-  end
-  local ours = next == token or after == token
-  local beat = next and not ours and redis.pcall('HGET', beats, next)
-  local good, ttl, client, words
-  if type(beat) == 'string' then
-    good, ttl, client, words = string.match(beat, '^(%d+) push (%d+) t1:(%x+):%x+:%d+()')
-  end
-  local counted = client and redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)
-  if counted and (counted[2] or 0) > 0 then
-    local number, _, time = next_fence()
-    local now = number and time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
-    if number and tonumber(good) >= now then
-      local waited = after and '*' or '-'
-      local since = string.format('%d', now)
-      local theirs = waited .. 't1:' .. client .. ':' .. next .. ':' .. since .. string.sub(beat, words)
-      local message = 'granted:' .. next .. ':' .. number .. ':' .. waited .. ':' .. lock
-      -- The lock is its own before it is told.
-      local seated = redis.pcall('SET', lock, theirs, 'PX', ttl)
-      local heard = not seated.err and redis.pcall('PUBLISH', inbox .. client, message)
-      if type(heard) == 'number' and heard > 0 then
-        redis.pcall('ZREM', queue, next, token)
-        redis.pcall('HDEL', beats, next, token)
-        return token .. ' freed'
-      end
-    end
-  end
-end
-
 --@include queue.lua
 
 -- Whoever gives back waits no more. It may wait: a heartbeat that was under way when it was granted
 -- the lock is carried out before this, and where the lock has been another's since, it queues again.
-pcall(leave, token)
+if ARGV[5] ~= '' then pcall(leave, ARGV[5]) else pcall(leave_by_token, token) end
 -- Whoever gives back what nobody wanted knows its token only, which may be that of a share.
 if holder and string.sub(holder, 1, 1) == '=' and who == token then who = holder end
 if holder ~= who then return { token, 'not_held' } end

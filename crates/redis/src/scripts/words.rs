@@ -7,7 +7,7 @@ use std::io::Write;
 use redis::{Arg, Cmd, RedisWrite as _};
 
 /// Room for the short requests; the full ones, which are rare, find more.
-const ROOM: usize = 256;
+const ROOM: usize = 320;
 const WORDS: usize = 10;
 
 pub(crate) struct Words(Cmd);

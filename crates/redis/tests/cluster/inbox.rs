@@ -92,7 +92,7 @@ async fn without_the_right_to_listen() {
 async fn t63_the_rights_named_are_enough() {
     let cluster = RedisCluster::start_masters();
     let rights = "~tenure:* &tenure:inbox:* +eval +evalsha +get +getrange +set +del +exists +pttl +pexpire \
-                  +time +zadd +zrem +zrange +zrevrange +zrank +zscore +zcard +zremrangebyscore +hget +hset \
+                  +time +zadd +zrem +zrange +zrevrange +zrank +zscore +zcard +zpopmin +zremrangebyscore +hget +hset \
                   +hdel +hgetall +publish +subscribe +pubsub +scan +info +ping +client \
                   +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe";
     for node in cluster.nodes() {

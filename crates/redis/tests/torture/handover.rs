@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Backend, Grant, Then};
+use tenure_core::backend::{Attempt, Backend, Grant, Then};
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Lease};
 use tenure_redis::Redis;
@@ -12,25 +12,22 @@ use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, within};
 use tokio::task::JoinHandle;
 
-use crate::support::{claim, get, lease, pttl, redis};
+use crate::support::{BEATS, QUEUE, claim, get, kind, lease, place, pttl, redis};
 
 const LONG: Duration = Duration::from_secs(20);
 const LOCK: &str = "tenure:lock:k";
-const QUEUE: &str = "tenure:queue:k";
-const BEATS: &str = "tenure:beat:k";
 
 /// A claim that stands in the queue and is told its turn.
 async fn told(server: &RedisServer, store: &Redis) -> (Arc<Claim>, JoinHandle<Grant>) {
     let claim = claim("k", LONG);
     let (there, waits) = (store.clone(), claim.clone());
     let waiter = tokio::spawn(async move { there.acquire(&waits).await.unwrap() });
-    let told = || async { beat(server, &claim).is_some_and(|beat| beat.contains(" push ")) };
-    eventually("it to wait", told).await;
+    eventually("it to wait", || async { kind(server, &claim) == "push" }).await;
     (claim, waiter)
 }
 
 fn ticket(server: &RedisServer, claim: &Claim) -> Option<u64> {
-    let score = server.client().text(&["ZSCORE", QUEUE, &claim.token().expose()]);
+    let score = server.client().text(&["ZSCORE", QUEUE, &place(server, claim)?]);
     score.map(|score| score.parse().unwrap())
 }
 
@@ -57,12 +54,8 @@ impl Place {
     }
 }
 
-fn beat(server: &RedisServer, claim: &Claim) -> Option<String> {
-    server.client().text(&["HGET", BEATS, &claim.token().expose()])
-}
-
 fn has_beat(server: &RedisServer, claim: &Claim) -> bool {
-    beat(server, claim).is_some()
+    server.client().command(&["HEXISTS", BEATS, &claim.token().expose()]) == Reply::Int(1)
 }
 
 fn calls(server: &RedisServer, command: &str) -> usize {
@@ -72,42 +65,91 @@ fn calls(server: &RedisServer, command: &str) -> usize {
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// Who gives the lock on leaves the queue wherever it stands there, as does who gets it; the others stay.
+/// Who gets the lock leaves the queue; the others stay. A place that the old holder has left there, as no
+/// request of ours does, keeps nobody waiting, wherever it is.
 #[tokio::test]
-async fn a_hand_over_takes_out_two_and_no_more() {
-    for place in [Place::First, Place::Second, Place::Last] {
+async fn a_hand_over_takes_out_one() {
+    for stale in [Place::First, Place::Second, Place::Last] {
         let server = RedisServer::start();
         let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
-        let held = lease(&a, "k", LONG).await;
+        let held = restless(&a).await;
         let (next, turn) = told(&server, &b).await;
-        let (last, _waits) = told(&server, &c).await;
-        // A heartbeat that was under way when the lock was granted.
+        let (last, waits) = told(&server, &c).await;
         let own = held.claim().token().expose();
-        let ticket = place.behind(ticket(&server, &next)).to_string();
-        server.client().command(&["ZADD", QUEUE, &ticket, &own]);
-        server.client().command(&["HSET", BEATS, &own, &beat(&server, &next).unwrap()]);
+        let ticket = stale.behind(ticket(&server, &next)).to_string();
+        let left = place(&server, &next).unwrap().replace(&next.token().expose(), &own);
+        server.client().command(&["ZADD", QUEUE, &ticket, &left]);
         a.release(&held, Then::Free).await.unwrap();
-        within("the turn", turn).await.unwrap();
+        let grant = within("the turn", turn).await.unwrap();
         let value = get(&server, LOCK).unwrap();
         assert!(value.starts_with("*t1:") && value.contains(&next.token().expose()), "{value}");
-        for gone in [held.claim(), &next] {
-            assert!(!is_in_queue(&server, gone) && !has_beat(&server, gone), "{place:?}");
-        }
-        assert!(is_in_queue(&server, &last) && has_beat(&server, &last));
+        assert!(!is_in_queue(&server, &next) && is_in_queue(&server, &last), "{stale:?}");
+        let had = Arc::new(Lease::new(next, grant, b.clock()));
+        b.release(&had, Then::Free).await.unwrap();
+        within("the turn of the last", waits).await.unwrap();
     }
 }
 
-/// The usual hand-over asks the queue once, for the next and whether somebody comes after it.
+/// A lock that is known to be wanted by several.
+async fn restless(store: &Redis) -> Arc<Lease> {
+    let held = lease(store, "k", LONG).await;
+    let asked = store.try_acquire(&claim("k", LONG)).await.unwrap();
+    assert!(matches!(asked, Attempt::Held(_)), "{asked:?}");
+    held
+}
+
+/// The usual hand-over takes one script, which asks the queue once for the next, and no heartbeat; with one
+/// that has waited for longer it asks for its heartbeat, and removes it.
 #[tokio::test]
 async fn the_usual_hand_over_is_short() {
+    for waited in [false, true] {
+        let server = RedisServer::start();
+        let (a, b) = (redis(&server).await, redis(&server).await);
+        let held = restless(&a).await;
+        let (next, turn) = told(&server, &b).await;
+        let ready = || async { !waited || has_beat(&server, &next) };
+        eventually("a heartbeat", ready).await;
+        server.client().command(&["CONFIG", "RESETSTAT"]);
+        a.release(&held, Then::Free).await.unwrap();
+        within("the turn", turn).await.unwrap();
+        let counted = ["zpopmin", "zrange", "hget", "hdel"].map(|command| calls(&server, command));
+        assert_eq!(counted, [1, 0, usize::from(waited), usize::from(waited)], "{waited}");
+        assert!(!has_beat(&server, &next));
+    }
+}
+
+/// Where the clock is behind the count, or the count is none that can be, the long way is taken: the fence
+/// rises, or nobody is given one.
+#[tokio::test]
+async fn a_hand_over_with_a_count_that_is_ahead() {
     let server = RedisServer::start();
     let (a, b) = (redis(&server).await, redis(&server).await);
-    let held = lease(&a, "k", LONG).await;
-    let (_next, turn) = told(&server, &b).await;
-    server.client().command(&["CONFIG", "RESETSTAT"]);
+    let held = restless(&a).await;
+    let (next, turn) = told(&server, &b).await;
+    let ahead = 1_u64 << 49;
+    server.client().command(&["SET", "tenure:fence", &ahead.to_string()]);
     a.release(&held, Then::Free).await.unwrap();
-    within("the turn", turn).await.unwrap();
-    assert_eq!(["zrange", "zcard"].map(|command| calls(&server, command)), [1, 0]);
+    let grant = within("the turn", turn).await.unwrap();
+    assert_eq!((grant.fence, is_in_queue(&server, &next)), (ahead + 1, false));
+}
+
+/// One whom the short way could not tell is where it was before, and so is the lock: the long way finds out.
+/// Here nobody may be told anything, and so it is freed.
+#[tokio::test]
+async fn a_hand_over_that_may_not_tell() {
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", "-publish"];
+    server.client().command(&[&["ACL", "SETUSER", "mute"], &rights[..]].concat());
+    let url = format!("redis://mute:hunter2@127.0.0.1:{}", server.port());
+    let (a, b) = (Redis::connect(&url).await.unwrap(), redis(&server).await);
+    let held = restless(&a).await;
+    let (next, turn) = told(&server, &b).await;
+    let before = ticket(&server, &next);
+    a.release(&held, Then::Free).await.unwrap();
+    assert!(get(&server, LOCK).is_none_or(|value| value.contains(&next.token().expose())));
+    assert!(ticket(&server, &next).is_none_or(|ticket| Some(ticket) == before));
+    let grant = within("the turn", turn).await.unwrap();
+    assert!(Some(grant.fence) > before && !is_in_queue(&server, &next));
 }
 
 /// That somebody else waits is known of a lock that was waited for without the engine being woken.

@@ -11,11 +11,12 @@ use tenure_testkit::wait::{eventually, lapse, within};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::relay::{Relay, Way};
-use crate::support::{claim, clients, get, granted, lease, locker, redis, requests};
+use crate::support::{
+    BEATS, QUEUE, claim, clients, get, granted, kind, lease, locker, place, places, redis, requests,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 const LOCK: &str = "tenure:lock:k";
-const QUEUE: &str = "tenure:queue:k";
 /// The order in which connections are made behind a relay.
 const INBOX: usize = 1;
 
@@ -25,24 +26,24 @@ type Waiter = JoinHandle<Grant>;
 async fn waiting(server: &RedisServer, store: &Redis, claim: &Arc<Claim>) -> Waiter {
     let (there, waits) = (store.clone(), claim.clone());
     let waiter = tokio::spawn(async move { there.acquire(&waits).await.unwrap() });
-    let token = claim.token().expose();
-    eventually("it to wait", || async { beat(server, &token).contains(" push ") }).await;
+    eventually("it to wait", || async { kind(server, claim) == "push" }).await;
     waiter
 }
 
-fn beat(server: &RedisServer, token: &str) -> String {
-    server.client().text(&["HGET", "tenure:beat:k", token]).unwrap_or_default()
-}
-
-fn place(server: &RedisServer, claim: &Claim) -> Option<String> {
-    server.client().text(&["ZRANK", QUEUE, &claim.token().expose()])
+/// How many come before it.
+fn before(server: &RedisServer, claim: &Claim) -> Option<usize> {
+    let is_its = |place: &String| place.starts_with(&claim.token().expose());
+    places(server).iter().position(is_its)
 }
 
 async fn behind(relay: &Relay) -> Redis {
     Redis::builder(&relay.url()).connect().await.unwrap()
 }
 
+/// Gives it back as where several have wanted it for a while: who has seen it held knows that.
 async fn released(store: &Redis, lease: &Arc<Lease>) {
+    let asked = store.try_acquire(&claim("k", LONG)).await.unwrap();
+    assert!(matches!(asked, Attempt::Held(_)), "{asked:?}");
     assert_eq!(store.release(lease, Then::Free).await.unwrap(), Release::Freed);
 }
 
@@ -58,12 +59,12 @@ async fn a_lock_is_handed_over() {
         let value = get(&server, LOCK).unwrap();
         assert!(value.starts_with("*t1:"), "the holder's value says who waits");
         let before = requests(&server);
-        released(&a, &held).await;
+        assert_eq!(a.release(&held, Then::Free).await.unwrap(), Release::Freed);
         let grant = within("the turn", waiter).await.unwrap();
         assert!(requests(&server) - before <= most, "{why}, and at most one heartbeat");
         assert!(grant.fence > held.fence().server());
         assert!(get(&server, LOCK).unwrap().starts_with("-t1:"), "nobody waits any more");
-        assert_eq!(server.client().command(&["EXISTS", QUEUE, "tenure:beat:k"]), Reply::Int(0));
+        assert_eq!(server.client().command(&["EXISTS", QUEUE, BEATS]), Reply::Int(0));
         released(&b, &Arc::new(Lease::new(next, grant, b.clock()))).await;
     }
 }
@@ -123,7 +124,7 @@ async fn one_that_cannot_be_told_keeps_its_place() {
     eventually("the inbox to be gone", || async { listeners(&server) == 1 }).await;
     released(&a, &held).await;
     within("the turn of the second", next).await.unwrap();
-    assert_eq!(place(&server, &first).as_deref(), Some("0"));
+    assert_eq!(before(&server, &first), Some(0));
     assert!(get(&server, LOCK).unwrap().starts_with("*t1:"), "it is known to wait");
 }
 
@@ -183,9 +184,9 @@ async fn a_silent_waiter_is_dropped() {
     let (a, b) = (redis(&server).await, redis(&server).await);
     let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
     waiting(&server, &b, &waits).await.abort();
-    lapse(Duration::from_millis(3_200)).await;
+    lapse(Duration::from_millis(3_700)).await;
     released(&a, &held).await;
-    assert_eq!((get(&server, LOCK), place(&server, &waits)), (None, None));
+    assert_eq!((get(&server, LOCK), before(&server, &waits)), (None, None));
 }
 
 /// A10: a wait that is given up leaves the queue, and what it was just given goes to the next.
@@ -198,7 +199,7 @@ async fn abandoned_waits_leave() {
     waiting(&server, &b, &gone).await.abort();
     let next = waiting(&server, &c, &stays).await;
     b.abandon(&gone).await.unwrap();
-    assert_eq!((place(&server, &gone), place(&server, &stays).as_deref()), (None, Some("0")));
+    assert_eq!((before(&server, &gone), before(&server, &stays)), (None, Some(0)));
     released(&a, &held).await;
     within("the turn", next).await.unwrap();
 }
@@ -213,12 +214,12 @@ async fn a_grant_for_nobody_is_given_back() {
     let known = claim("k", Duration::from_secs(600));
     waiting(&server, &b, &known).await.abort();
     let next = waiting(&server, &c, &claim("k", LONG)).await;
-    // The same heartbeat under a token that its process has never heard of.
+    // The same place under a token that its process has never heard of.
     let (token, ghost) = (known.token().expose(), "f".repeat(32));
-    let forged = beat(&server, &token).replace(&token, &ghost);
+    let forged = place(&server, &known).unwrap().replace(&token, &ghost);
     b.abandon(&known).await.unwrap();
-    server.client().command(&["ZADD", QUEUE, "1", &ghost]);
-    server.client().command(&["HSET", "tenure:beat:k", &ghost, &forged]);
+    server.client().command(&["ZADD", QUEUE, "1", &forged]);
+    server.client().command(&["HSET", BEATS, &ghost, "9000000000000 push"]);
     released(&a, &held).await;
     within("the turn of the next", next).await.unwrap();
 }
@@ -233,10 +234,9 @@ async fn t34_a_cut_inbox_comes_back() {
     for _ in 0..5 {
         server.client().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         eventually("the inbox to be back", || async { listeners(&server) == 1 }).await;
-        let token = waits.token().expose();
-        eventually("it to rely on it", || async { beat(&server, &token).contains(" push ") }).await;
+        eventually("it to rely on it", || async { kind(&server, &waits) == "push" }).await;
     }
-    assert_eq!(place(&server, &waits).as_deref(), Some("0"));
+    assert_eq!(before(&server, &waits), Some(0));
     released(&a, &held).await;
     within("the turn", waiter).await.unwrap();
 }
@@ -275,8 +275,7 @@ async fn waiting_without_the_right_to_listen() {
     let (held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
     let (there, claim) = (b.clone(), waits.clone());
     let waiter = tokio::spawn(async move { there.acquire(&claim).await.unwrap() });
-    let token = waits.token().expose();
-    eventually("it to wait", || async { beat(&server, &token).contains(" poll ") }).await;
+    eventually("it to wait", || async { kind(&server, &waits) == "poll" }).await;
     released(&a, &held).await;
     let grant = within("the turn", waiter).await.unwrap();
     assert!(matches!(grant.term, Term::Lease { ttl, .. } if ttl == LONG));
@@ -305,7 +304,7 @@ async fn t41_handed_over_on_a_full_server() {
     let held = lease(&a, "k", LONG).await;
     let waiter = waiting(&server, &b, &claim("k", LONG)).await;
     server.client().command(&["CONFIG", "SET", "maxmemory", "1"]);
-    released(&a, &held).await;
+    assert_eq!(a.release(&held, Then::Free).await.unwrap(), Release::Freed);
     within("the turn", waiter).await.unwrap();
 }
 
@@ -313,13 +312,15 @@ async fn t41_handed_over_on_a_full_server() {
 /// told what is wrong.
 #[tokio::test]
 async fn a_queue_of_another_type() {
-    for key in [QUEUE, "tenure:beat:k"] {
+    for key in [QUEUE, BEATS] {
         let server = RedisServer::start();
         let (a, b) = (redis(&server).await, redis(&server).await);
         let held = lease(&a, "k", LONG).await;
         server.client().command(&["SET", key, "x"]);
-        let fault = within("a refusal", b.acquire(&claim("k", LONG))).await.unwrap_err();
+        let waits = claim("k", LONG);
+        let fault = within("a refusal", b.acquire(&waits)).await.unwrap_err();
         assert!(fault.to_string().contains("another type"), "{fault}");
+        b.abandon(&waits).await.unwrap();
         let value = get(&server, LOCK).unwrap().replacen('-', "*", 1);
         server.client().command(&["SET", LOCK, &value, "KEEPTTL"]);
         released(&a, &held).await;
@@ -415,7 +416,7 @@ async fn a_late_release_leaves_no_ghost() {
     // The heartbeat, carried out late.
     waiting(&server, &a, ended.claim()).await.abort();
     assert_eq!(a.release(&ended, Then::Free).await.unwrap(), Release::NotHeld);
-    assert_eq!(place(&server, ended.claim()), None);
+    assert_eq!(before(&server, ended.claim()), None);
     released(&b, &rival).await;
     assert_eq!(get(&server, LOCK), None);
 }

@@ -11,11 +11,10 @@ use tenure_testkit::wait::{eventually, lapse, within};
 use tokio::task::JoinHandle;
 
 use crate::relay::{Relay, Way};
-use crate::support::{TIMEOUT, claim, get, granted, lease, pttl, redis};
+use crate::support::{BEATS, QUEUE, TIMEOUT, claim, get, granted, kind, lease, place, pttl, redis};
 
 const LONG: Duration = Duration::from_secs(20);
 const LOCK: &str = "tenure:lock:k";
-const QUEUE: &str = "tenure:queue:k";
 
 /// A user of the server with these rights besides all keys.
 async fn limited(server: &RedisServer, rights: &[&str]) -> Redis {
@@ -34,7 +33,7 @@ async fn queued(server: &RedisServer, store: &Redis, claim: &Arc<Claim>) -> Join
 }
 
 fn waits_in_queue(server: &RedisServer, claim: &Claim) -> bool {
-    server.client().text(&["ZSCORE", QUEUE, &claim.token().expose()]).is_some()
+    place(server, claim).is_some()
 }
 
 /// One that asks instead of being told, and finds the lock free, has it for the whole of its ttl.
@@ -97,11 +96,6 @@ fn an_inbox_outlives_the_runtime_of_the_first_waiter() {
         let told = || async { kind(&server, &waits) == "push" };
         eventually("it to be told again", told).await;
     });
-}
-
-fn kind(server: &RedisServer, claim: &Claim) -> String {
-    let beat = server.client().text(&["HGET", "tenure:beat:k", &claim.token().expose()]);
-    beat.unwrap_or_default().split(' ').nth(1).unwrap_or_default().into()
 }
 
 fn listeners(server: &RedisServer) -> usize {
@@ -178,10 +172,8 @@ async fn a_crowd_of_dead_waiters_is_passed_at_once() {
     let (a, b) = (redis(&server).await, redis(&server).await);
     let held = lease(&a, "k", LONG).await;
     for dead in 0..100 {
-        let token = format!("{dead:032x}");
-        server.client().command(&["ZADD", QUEUE, &dead.to_string(), &token]);
-        let beat = format!("1 push 20000 t1:nobody:{token}:1:h:1:u:p");
-        server.client().command(&["HSET", "tenure:beat:k", &token, &beat]);
+        let place = format!("{dead:032x} {dead:016x} 20000 3500 :h:1:u:p");
+        server.client().command(&["ZADD", QUEUE, &dead.to_string(), &place]);
     }
     let waits = claim("k", LONG);
     let _waiter = queued(&server, &b, &waits).await;
@@ -239,9 +231,14 @@ async fn one_lost_heartbeat_costs_no_place() {
     let (_held, waits) = (lease(&a, "k", LONG).await, claim("k", LONG));
     let _waiter = queued(&server, &b.connect().await.unwrap(), &waits).await;
     eventually("it to be told", || async { kind(&server, &waits) == "push" }).await;
-    let token = waits.token().expose();
-    let beat = server.client().text(&["HGET", "tenure:beat:k", &token]).unwrap();
-    let good: u64 = beat.split(' ').next().unwrap().parse().unwrap();
+    let (token, mut beat) = (waits.token().expose(), None);
+    eventually("a heartbeat", || {
+        beat = server.client().text(&["HGET", BEATS, &token]);
+        let said = beat.is_some();
+        async move { said }
+    })
+    .await;
+    let good: u64 = beat.unwrap().split(' ').next().unwrap().parse().unwrap();
     let Reply::Many(time) = server.client().command(&["TIME"]) else { panic!() };
     let Reply::Text(now) = &time[0] else { panic!() };
     let good =
@@ -333,10 +330,11 @@ async fn an_unwanted_share_is_given_back() {
     eventually("it to be told", || async { kind(&server, &waits) == "push" }).await;
     waiter.abort();
     // As after an abandon that its last heartbeat has outlived.
-    let entry = server.client().text(&["HGET", "tenure:beat:k", &waits.token().expose()]).unwrap();
+    let stood = place(&server, &waits).unwrap();
     b.abandon(&waits).await.unwrap();
-    server.client().command(&["ZADD", QUEUE, "1", &waits.token().expose()]);
-    server.client().command(&["HSET", "tenure:beat:k", &waits.token().expose(), &entry]);
+    server.client().command(&["ZADD", QUEUE, "1", &stood]);
+    let token = waits.token().expose();
+    server.client().command(&["HSET", BEATS, &token, "9000000000000 push"]);
     let value = get(&server, LOCK).unwrap().replacen('-', "*", 1);
     server.client().command(&["SET", LOCK, &value, "KEEPTTL"]);
     assert_eq!(a.release(&held, Then::Free).await.unwrap(), Release::Freed);

@@ -13,6 +13,10 @@ use tenure_testkit::servers::{RedisServer, Reply};
 /// Short, so that a test of a time-out does not take long.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 
+/// The queue of the lock `k`, and its heartbeats.
+pub(crate) const QUEUE: &str = "tenure:queue:k";
+pub(crate) const BEATS: &str = "tenure:beat:k";
+
 /// A client with short time-outs.
 pub(crate) async fn redis(server: &RedisServer) -> Redis {
     redis_at(&server.url()).await
@@ -58,6 +62,34 @@ pub(crate) fn whole(error: &Error) -> String {
 /// What the server keeps under `key`.
 pub(crate) fn get(server: &RedisServer, key: &str) -> Option<String> {
     server.client().text(&["GET", key])
+}
+
+/// All that wait for `k`, first come first: their places as `scripts/queue.lua` describes them.
+pub(crate) fn places(server: &RedisServer) -> Vec<String> {
+    let Reply::Many(places) = server.client().command(&["ZRANGE", QUEUE, "0", "-1"]) else {
+        return Vec::new();
+    };
+    let text = |place| match place {
+        Reply::Text(place) => place,
+        other => panic!("{other:?}"),
+    };
+    places.into_iter().map(text).collect()
+}
+
+/// What stands in the queue of `k` for a claim.
+pub(crate) fn place(server: &RedisServer, claim: &Claim) -> Option<String> {
+    places(server).into_iter().find(|place| place.starts_with(&claim.token().expose()))
+}
+
+/// How one that waits for `k` learns of its turn: `push`, `poll`, or nothing if it does not wait.
+pub(crate) fn kind(server: &RedisServer, claim: &Claim) -> String {
+    let beat = server.client().text(&["HGET", BEATS, &claim.token().expose()]);
+    match (place(server, claim), beat) {
+        (None, _) => String::new(),
+        // It has just come, or it would have said so.
+        (Some(_), None) => "push".into(),
+        (Some(_), Some(beat)) => beat.split(' ').nth(1).unwrap_or_default().into(),
+    }
 }
 
 /// How many keys the server has.

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tenure_core::fence::{EPOCH, PER_MILLI};
 use tenure_core::time::UnixMillis;
 
 use super::redis::text;
@@ -29,13 +30,27 @@ impl Places {
     pub(super) fn clear(&self, url: &str, key: &str, ask: impl Fn(&[&str]) -> Option<Reply>) {
         let name = key.strip_prefix(QUEUE).or_else(|| key.strip_prefix(BEAT));
         let Some(name) = name.filter(|_| self.died.load(Ordering::Relaxed)) else { return };
-        if let Some(Reply::Many(beats)) = ask(&["HVALS", &format!("{BEAT}{name}")])
+        let (queue, beats) = (format!("{QUEUE}{name}"), format!("{BEAT}{name}"));
+        let places = ask(&["ZRANGE", &queue, "0", "-1", "WITHSCORES"]);
+        if let (Some(Reply::Many(places)), Some(Reply::Many(beats))) =
+            (places, ask(&["HVALS", &beats]))
+            && places.chunks(2).all(was_long_ago)
             && beats.iter().all(has_ended)
         {
             // In a cluster the name comes after a tag.
             come_next(url, name.split_once("}:").map_or(name, |(_, name)| name));
         }
     }
+}
+
+/// Whether nobody is behind this place any more, unless a heartbeat says so: `token client ttl good …` and its
+/// ticket, which is a time.
+fn was_long_ago(place: &[Reply]) -> bool {
+    let [place, ticket] = place else { return false };
+    let good = text(place).and_then(|place| place.split(' ').nth(3)?.parse::<u64>().ok());
+    let came = text(ticket).and_then(|ticket| ticket.parse::<f64>().ok());
+    let came = came.map(|ticket| EPOCH.0 + ticket as u64 / PER_MILLI);
+    good.zip(came).is_some_and(|(good, came)| came + good < UnixMillis::now().0)
 }
 
 /// Whether nobody is behind this heartbeat any more.

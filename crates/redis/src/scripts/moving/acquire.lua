@@ -3,7 +3,7 @@
 -- KEYS[1] lock     string, flag + version + claim; absent means free
 -- ARGV[1] token    the claim's, echoed first in every answer
 -- ARGV[2] who      the token, or `=` and the shared owner
--- ARGV[3] body     what the lock is to hold, without its flag
+-- ARGV[3] place    what would stand in the queue for it, see queue.lua
 -- ARGV[4] ttl      in milliseconds
 -- ARGV[5] fenced   '1', or '0' for a grant without a fence
 --
@@ -24,7 +24,9 @@ end
 --@include clock.lua
 local number = ARGV[5] == '0' and '0' or text
 if not value then
-  redis.call('SET', lock, '-' .. ARGV[3], 'PX', ARGV[4])
+  local client, words = string.match(ARGV[3], '^%x+ (%x+) %d+ %d+ (:.*)$')
+  local since = string.format('%d', time[1] * 1000 + (time[2] - time[2] % 1000) / 1000)
+  redis.call('SET', lock, '-t1:' .. client .. ':' .. token .. ':' .. since .. words, 'PX', ARGV[4])
   return { token, 'granted', number, '-' }
 end
 local left = redis.call('PTTL', lock)
