@@ -131,11 +131,11 @@ impl World {
         if self.beliefs().any(|held| held == token) {
             self.breaks(Broken::OwnLock);
         }
-        if leave {
-            self.server.leave(token);
-        }
+        // The short form does not look for a place of one that has the lock: there is none.
         if self.server.holds(token) {
             self.free(setup);
+        } else if leave {
+            self.server.leave(token);
         }
     }
 
