@@ -39,12 +39,15 @@ if type(value) == 'table' then
   return string.find(value.err, 'WRONGTYPE', 1, true) and { token, 'type', lock } or value
 end
 
--- Says that we are alive, and how we are told. One that has just come says so by its ticket; if it was
--- not to be told until now, that is not so any more.
+-- Says that we are alive, and how we are told. One that has come within half a second says so by its
+-- ticket; if it was not to be told until now, that is not so any more.
 local function beat(age, time)
-  if how == 'push' and age >= 0 and age < 128000 then return redis.call('HDEL', beats, token) end
+  if how == 'push' and age > -128000 and age < 128000 then
+    return redis.call('HDEL', beats, token)
+  end
   local good = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[7]
   redis.call('HSET', beats, token, string.format('%d', good) .. ' ' .. how)
+  redis.call('PEXPIRE', beats, '3600000')
 end
 
 -- It is another's: stands in its queue, if we wait at all.
@@ -64,7 +67,6 @@ local function wait(flag, client, holder)
   -- where all are served before their second heartbeat, somebody comes within any two seconds.
   if added == 0 or before == 0 or how == 'poll' or time[1] % 60 < 2 then
     redis.call('PEXPIRE', queue, '3600000')
-    redis.call('PEXPIRE', beats, '3600000')
   end
   if flag == '-' and holder ~= '' then
     redis.call('SET', lock, '*' .. string.sub(value, 2), 'KEEPTTL')
@@ -85,7 +87,7 @@ if not value then
   local number, refusal = fence_of_ours()
   if not number then return refusal end
   -- Our own heartbeat may be the first for long: it is not to cost us our place.
-  if redis.call('ZSCORE', queue, place) then beat(-1, redis.call('TIME')) end
+  if redis.call('ZSCORE', queue, place) then beat(math.huge, redis.call('TIME')) end
   local next, theirs, waited = hand_over()
   if next == token then return { token, 'granted', ARGV[5] == '0' and '0' or theirs, waited } end
   if not next then

@@ -212,6 +212,7 @@ impl Run {
         keys.add_beats(claim.key(), &mut words);
         words.add_parts(&author.mark("", &claim.token().digits()));
         keys.add_inboxes(claim.key(), &mut words);
+        words.add_number(millis(claim.ttl()));
         Self::of(&PASS, claim.token(), words).others_first()
     }
 

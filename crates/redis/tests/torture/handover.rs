@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Backend, Grant, Then};
+use tenure_core::backend::{Attempt, Backend, Grant, Release, Then};
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Lease};
 use tenure_redis::Redis;
@@ -12,18 +12,26 @@ use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, within};
 use tokio::task::JoinHandle;
 
+use crate::relay::{Relay, Way};
 use crate::support::{BEATS, QUEUE, claim, get, kind, lease, place, pttl, redis};
 
 const LONG: Duration = Duration::from_secs(20);
 const LOCK: &str = "tenure:lock:k";
+/// The first connection that is made behind a relay.
+const COMMANDS: usize = 0;
 
 /// A claim that stands in the queue and is told its turn.
 async fn told(server: &RedisServer, store: &Redis) -> (Arc<Claim>, JoinHandle<Grant>) {
     let claim = claim("k", LONG);
+    let waiter = told_as(server, store, &claim).await;
+    (claim, waiter)
+}
+
+async fn told_as(server: &RedisServer, store: &Redis, claim: &Arc<Claim>) -> JoinHandle<Grant> {
     let (there, waits) = (store.clone(), claim.clone());
     let waiter = tokio::spawn(async move { there.acquire(&waits).await.unwrap() });
-    eventually("it to wait", || async { kind(server, &claim) == "push" }).await;
-    (claim, waiter)
+    eventually("it to wait", || async { kind(server, claim) == "push" }).await;
+    waiter
 }
 
 fn ticket(server: &RedisServer, claim: &Claim) -> Option<u64> {
@@ -98,8 +106,8 @@ async fn restless(store: &Redis) -> Arc<Lease> {
     held
 }
 
-/// The usual hand-over takes one script, which asks the queue once for the next, and no heartbeat; with one
-/// that has waited for longer it asks for its heartbeat, and removes it.
+/// The usual hand-over takes the next out of the queue and asks for no heartbeat; for one that has waited for
+/// longer it does, and removes it.
 #[tokio::test]
 async fn the_usual_hand_over_is_short() {
     for waited in [false, true] {
@@ -112,8 +120,8 @@ async fn the_usual_hand_over_is_short() {
         server.client().command(&["CONFIG", "RESETSTAT"]);
         a.release(&held, Then::Free).await.unwrap();
         within("the turn", turn).await.unwrap();
-        let counted = ["zpopmin", "zrange", "hget", "hdel"].map(|command| calls(&server, command));
-        assert_eq!(counted, [1, 0, usize::from(waited), usize::from(waited)], "{waited}");
+        let counted = ["zpopmin", "zrange", "hget"].map(|command| calls(&server, command));
+        assert_eq!(counted, [1, 0, usize::from(waited)], "{waited}");
         assert!(!has_beat(&server, &next));
     }
 }
@@ -133,23 +141,83 @@ async fn a_hand_over_with_a_count_that_is_ahead() {
     assert_eq!((grant.fence, is_in_queue(&server, &next)), (ahead + 1, false));
 }
 
-/// One whom the short way could not tell is where it was before, and so is the lock: the long way finds out.
-/// Here nobody may be told anything, and so it is freed.
+/// A user that may do everything but this.
+fn without(server: &RedisServer, right: &str) -> String {
+    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", right];
+    server.client().command(&[&["ACL", "SETUSER", "lacks"], &rights[..]].concat());
+    format!("redis://lacks:hunter2@127.0.0.1:{}", server.port())
+}
+
+/// Whatever right the short way lacks, the lock is given back, and the next gets it: told, or when it asks.
 #[tokio::test]
-async fn a_hand_over_that_may_not_tell() {
+async fn a_hand_over_that_lacks_a_right() {
+    for right in ["-publish", "-pubsub", "-zcard", "-zpopmin", "-hget", "-hdel"] {
+        let server = RedisServer::start();
+        let a = Redis::connect(&without(&server, right)).await.unwrap();
+        let (b, held) = (redis(&server).await, restless(&a).await);
+        let (next, turn) = told(&server, &b).await;
+        let ticket = ticket(&server, &next);
+        let freed = a.release(&held, Then::Free).await;
+        assert_eq!(freed.unwrap(), Release::Freed, "{right}");
+        let grant = within("the turn", turn).await.unwrap();
+        assert!(Some(grant.fence) > ticket, "{right}");
+        eventually("it to have left", || async { !is_in_queue(&server, &next) }).await;
+    }
+}
+
+/// What could not be passed on is ours for as long as it would have been, not for as long as the next wants it.
+#[tokio::test]
+async fn what_is_not_passed_on_ends_with_our_lease() {
     let server = RedisServer::start();
-    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", "-publish"];
-    server.client().command(&[&["ACL", "SETUSER", "mute"], &rights[..]].concat());
-    let url = format!("redis://mute:hunter2@127.0.0.1:{}", server.port());
-    let (a, b) = (Redis::connect(&url).await.unwrap(), redis(&server).await);
+    let relay = Relay::to(server.port());
+    without(&server, "-publish");
+    let mute = relay.url().replace("redis://", "redis://lacks:hunter2@");
+    let (a, b) = (Redis::connect(&mute).await.unwrap(), redis(&server).await);
+    // So that the server knows the script.
+    b.release(&restless(&b).await, Then::Free).await.unwrap();
+    let (held, wants) = (restless(&a).await, claim("k", LONG * 30));
+    let turn = told_as(&server, &b, &wants).await;
+    server.client().command(&["CONFIG", "RESETSTAT"]);
+    relay.hold(COMMANDS, Way::Replies);
+    let (there, lease) = (a.clone(), held.clone());
+    let freed = tokio::spawn(async move { there.release(&lease, Then::Free).await });
+    eventually("the short way", || async { calls(&server, "zpopmin") == 1 }).await;
+    let value = get(&server, LOCK).unwrap();
+    assert!(value.contains(&held.claim().token().expose()), "{value}");
+    assert!(pttl(&server, LOCK) <= i64::try_from(LONG.as_millis()).unwrap());
+    assert!(is_in_queue(&server, &wants) && pttl(&server, QUEUE) > 0);
+    relay.let_go(COMMANDS);
+    assert_eq!(freed.await.unwrap().unwrap(), Release::Freed);
+    within("the turn", turn).await.unwrap();
+}
+
+/// A heartbeat whose claim has gone without it goes with the last that waits, the short way and the long one.
+#[tokio::test]
+async fn no_heartbeat_outlives_the_queue() {
+    for short in [true, false] {
+        let server = RedisServer::start();
+        let (a, b) = (redis(&server).await, redis(&server).await);
+        let held = if short { restless(&a).await } else { lease(&a, "k", LONG).await };
+        let (_next, turn) = told(&server, &b).await;
+        server.client().command(&["HSET", BEATS, &"f".repeat(32), "1 poll"]);
+        a.release(&held, Then::Free).await.unwrap();
+        within("the turn", turn).await.unwrap();
+        assert_eq!(pttl(&server, BEATS), -2, "short: {short}");
+    }
+}
+
+/// Where the count is a little ahead of the clock a ticket still tells who has just come.
+#[tokio::test]
+async fn a_ticket_ahead_of_the_clock_needs_no_heartbeat() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
     let held = restless(&a).await;
+    let count: u64 = get(&server, "tenure:fence").unwrap().parse().unwrap();
+    server.client().command(&["SET", "tenure:fence", &(count + 100 * 256).to_string()]);
     let (next, turn) = told(&server, &b).await;
-    let before = ticket(&server, &next);
+    assert!(!has_beat(&server, &next));
     a.release(&held, Then::Free).await.unwrap();
-    assert!(get(&server, LOCK).is_none_or(|value| value.contains(&next.token().expose())));
-    assert!(ticket(&server, &next).is_none_or(|ticket| Some(ticket) == before));
-    let grant = within("the turn", turn).await.unwrap();
-    assert!(Some(grant.fence) > before && !is_in_queue(&server, &next));
+    within("the turn", turn).await.unwrap();
 }
 
 /// That somebody else waits is known of a lock that was waited for without the engine being woken.
