@@ -23,7 +23,7 @@ use crate::again::Releases;
 use crate::builder::Builder;
 use crate::calm::Calm;
 use crate::client::Client;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Slot};
 use crate::keys::Keys;
 use crate::link::{Link, Links, Server};
 use crate::pace::Pace;
@@ -153,13 +153,23 @@ impl Shared {
         }
     }
 
-    /// Gives the lock back: by the short form where it is plainly ours, else by the full one.
-    pub(crate) async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
-        let claim = lease.claim();
-        self.inbox.desk().forget(claim.token());
-        let now = self.clock.now();
+    async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
+        let slot = self.inbox.desk().forget(lease.claim().token());
+        self.release_after(slot.as_deref(), lease, then).await
+    }
+
+    /// Gives the lock back, for which it has perhaps waited at `slot`: by a short form where that is plain, else
+    /// by the full one.
+    pub(crate) async fn release_after(
+        &self,
+        slot: Option<&Slot>,
+        lease: &Lease,
+        then: Then,
+    ) -> Result<Release, Fault> {
+        let (claim, now) = (lease.claim(), self.clock.now());
         let first = First { was_ours: now < lease.valid_until(), turn: self.server.turn() };
-        let cut = match self.give(lease, then, now).await {
+        let short = self.short_form(slot, lease, now);
+        let cut = match self.give(claim, short.filter(|_| then == Then::Free), now).await {
             Ok(true) => return Ok(Release::Freed),
             Ok(false) => None,
             Err(trouble) if trouble.cause() == Cause::Cut => Some(trouble),
@@ -169,23 +179,29 @@ impl Shared {
         Box::pin(self.release_in_full(claim, then, first, cut)).await
     }
 
+    /// The short form that is likely to do: that for a lock which nobody else wants, or, after a wait for it in
+    /// its queue, the one for a lock that others want.
+    fn short_form(&self, slot: Option<&Slot>, lease: &Lease, now: Time) -> Option<Short> {
+        let claim = lease.claim();
+        if claim.shared_owner().is_some() || slot.is_some_and(|slot| !slot.only_stood()) {
+            return None;
+        }
+        match !lease.is_contended() && self.calm().is_calm(claim.key(), now) {
+            true => Some(Run::give),
+            false => slot.map(|_| Run::pass as Short),
+        }
+    }
+
     /// Which keys to ask for by the short forms.
     pub(crate) fn calm(&self) -> &Calm {
         self.inbox.desk().calm()
     }
 
-    /// Whether it could be given back by a short form: the one for a lock that others want, or the one for
-    /// a lock that nobody does.
-    async fn give(&self, lease: &Lease, then: Then, now: Time) -> Result<bool, Trouble> {
-        let claim = lease.claim();
-        if then != Then::Free || claim.shared_owner().is_some() {
-            return Ok(false);
-        }
-        let calm = !lease.is_contended() && self.calm().is_calm(claim.key(), now);
-        let run = if calm { Run::give } else { Run::pass };
-        let given =
-            Run::once(|| run(&self.keys, &self.author, claim), self.commands.of(claim.key()));
-        match given.await? {
+    /// Whether it could be given back by that.
+    async fn give(&self, claim: &Claim, short: Option<Short>, now: Time) -> Result<bool, Trouble> {
+        let Some(short) = short else { return Ok(false) };
+        let run = || short(&self.keys, &self.author, claim);
+        match Run::once(run, self.commands.of(claim.key())).await? {
             Given::Yes => Ok(true),
             Given::More => {
                 self.calm().disturb(claim.key(), now);
@@ -355,6 +371,9 @@ impl Shared {
         }
     }
 }
+
+/// A short form of a release.
+type Short = fn(&Keys, &Author, &Claim) -> Run;
 
 /// How things were before a release was first asked for.
 struct First {

@@ -34,7 +34,7 @@ use crate::trouble::{Cause, Trouble};
 use crate::value::Author;
 use channels::Channels;
 use desk::Desk;
-pub(crate) use desk::Push;
+pub(crate) use desk::{Push, Slot};
 
 /// How often the connection is asked for a sign of life.
 const PING_EVERY: Duration = Duration::from_secs(1);

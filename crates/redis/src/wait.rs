@@ -23,7 +23,7 @@ use tenure_core::time::Time;
 use tenure_core::{Claim, Sight};
 
 use crate::backend::Shared;
-use crate::inbox::Push;
+use crate::inbox::{Push, Slot};
 use crate::jitter::jittered;
 use crate::scripts::{Asked, Bare, Freed, How, Run, Taken};
 use crate::trouble::{Cause, Trouble};
@@ -207,7 +207,7 @@ impl Shared {
             self.inbox.listen(there);
             hearing.begin();
             let from = self.clock.now();
-            let pause = match self.ask(claim, from, mem::take(&mut first)).await {
+            let pause = match self.ask(claim, &slot, from, mem::take(&mut first)).await {
                 Ok(Asking::Granted(grant)) => return Ok(grant),
                 Ok(Asking::Wait(pause, beat)) => {
                     (down_since, heartbeat) = (None, beat);
@@ -235,7 +235,13 @@ impl Shared {
     }
 
     /// Asks, and stands in the queue if it must.
-    async fn ask(&self, claim: &Claim, from: Time, first: bool) -> Result<Asking, Stop> {
+    async fn ask(
+        &self,
+        claim: &Claim,
+        slot: &Slot,
+        from: Time,
+        first: bool,
+    ) -> Result<Asking, Stop> {
         let hears = self.inbox.hears(self.keys.slot(claim.key()));
         let asked = match first && hears {
             true => self.stand(claim).await?,
@@ -243,7 +249,10 @@ impl Shared {
         };
         let asked = match asked {
             Some(asked) => asked,
-            None => Box::pin(self.ask_in_full(claim, hears)).await?,
+            None => {
+                slot.asks_in_full();
+                Box::pin(self.ask_in_full(claim, hears)).await?
+            }
         };
         self.asked(claim, from, hears, asked)
     }

@@ -154,10 +154,10 @@ impl Shared {
     /// What the first node said counts for more than that the next one knows nothing of it.
     async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
         let (mut hops, mut before) = (Hops::new(self, lease.claim().key()), Before::Nothing);
-        self.nodes.forget(lease.claim().token());
+        let slot = self.nodes.forget(lease.claim().token());
         loop {
             let owner = hops.next().await?;
-            let answer = owner.keeper().release(lease, then).await;
+            let answer = owner.keeper().release_after(slot.as_deref(), lease, then).await;
             match hops.judge(&owner, answer).await {
                 Judged::Counts(answer) => {
                     if matches!(answer, Ok(Release::Freed)) && then == Then::Free {

@@ -23,6 +23,7 @@ use super::slot::SLOTS;
 use super::view::View;
 use crate::backend::{Redis, Shared};
 use crate::client::Client;
+use crate::inbox;
 use crate::keys::Keys;
 use crate::link::{Dial, Link, Links, Route, Server, Target, Way};
 use crate::trouble::{Cause, Redirect, Trouble};
@@ -352,9 +353,17 @@ impl Nodes {
         }
     }
 
-    /// Nobody asks for this claim again, whichever nodes it has waited at.
-    pub(super) fn forget(&self, token: tenure_core::Token) {
-        self.known().nodes.values().for_each(|node| node.keeper().inbox.desk().forget(token));
+    /// Nobody asks for this claim again, whichever nodes it has waited at. Where it was told of its turn, if
+    /// anywhere; after several it may have left something at each.
+    pub(super) fn forget(&self, token: tenure_core::Token) -> Option<Arc<inbox::Slot>> {
+        let known = self.known();
+        let mut slots =
+            known.nodes.values().filter_map(|node| node.keeper().inbox.desk().forget(token));
+        let slot = slots.next()?;
+        if slots.count() > 0 {
+            slot.asks_in_full();
+        }
+        Some(slot)
     }
 
     pub(super) fn end_watch(&self) {

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tenure_core::backend::{Loss, Notice};
@@ -60,6 +60,9 @@ pub(crate) struct Slot {
     claim: Weak<Claim>,
     push: Mutex<Option<Push>>,
     told: Notify,
+    /// It has asked by the full form, and so may have left more than the short one finds: a heartbeat, or
+    /// a place in the queue of a lock that it was given while the slot moved.
+    in_full: AtomicBool,
 }
 
 /// A grant as it was told.
@@ -85,6 +88,15 @@ impl Slot {
                 return push;
             }
         }
+    }
+
+    /// Whether all it has done about its lock is to stand in the queue.
+    pub(crate) fn only_stood(&self) -> bool {
+        !self.in_full.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn asks_in_full(&self) {
+        self.in_full.store(true, Ordering::Relaxed);
     }
 
     fn take(&self) -> Option<Push> {
@@ -129,15 +141,16 @@ impl Desk {
         self.count.load(Ordering::Acquire) > 0 && self.slots().contains_key(&token)
     }
 
-    /// Nobody will ask for this claim again.
-    pub(crate) fn forget(&self, token: Token) {
+    /// Nobody will ask for this claim again. Where it was told of its turn, if it was known here.
+    pub(crate) fn forget(&self, token: Token) -> Option<Arc<Slot>> {
         // Whoever was expected knows that it was: its slot is counted here.
         if self.count.load(Ordering::Acquire) == 0 {
-            return;
+            return None;
         }
         let mut slots = self.slots();
-        slots.remove(&token);
+        let slot = slots.remove(&token);
         self.count.store(slots.len(), Ordering::Release);
+        slot
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {

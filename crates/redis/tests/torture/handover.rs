@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Backend, Grant, Release, Then};
+use tenure_core::backend::{Backend, Grant, Release, Then};
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Lease};
 use tenure_redis::Redis;
@@ -80,7 +80,7 @@ async fn a_hand_over_takes_out_one() {
     for stale in [Place::First, Place::Second, Place::Last] {
         let server = RedisServer::start();
         let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
-        let held = restless(&a).await;
+        let held = restless(&server, &a).await;
         let (next, turn) = told(&server, &b).await;
         let (last, waits) = told(&server, &c).await;
         let own = held.claim().token().expose();
@@ -98,12 +98,21 @@ async fn a_hand_over_takes_out_one() {
     }
 }
 
-/// A lock that is known to be wanted by several.
-async fn restless(store: &Redis) -> Arc<Lease> {
-    let held = lease(store, "k", LONG).await;
-    let asked = store.try_acquire(&claim("k", LONG)).await.unwrap();
-    assert!(matches!(asked, Attempt::Held(_)), "{asked:?}");
-    held
+/// A lock that was waited for in its queue, by a process that had listened before: it is given back by the
+/// short form.
+async fn restless(server: &RedisServer, store: &Redis) -> Arc<Lease> {
+    let other = redis(server).await;
+    let first = waited_for(server, &other, store).await;
+    store.release(&first, Then::Free).await.unwrap();
+    waited_for(server, &other, store).await
+}
+
+async fn waited_for(server: &RedisServer, other: &Redis, store: &Redis) -> Arc<Lease> {
+    let had = lease(other, "k", LONG).await;
+    let (claim, turn) = told(server, store).await;
+    other.release(&had, Then::Free).await.unwrap();
+    let grant = within("the turn", turn).await.unwrap();
+    Arc::new(Lease::new(claim, grant, store.clock()))
 }
 
 /// The usual hand-over takes the next out of the queue and asks for no heartbeat; for one that has waited for
@@ -113,7 +122,7 @@ async fn the_usual_hand_over_is_short() {
     for waited in [false, true] {
         let server = RedisServer::start();
         let (a, b) = (redis(&server).await, redis(&server).await);
-        let held = restless(&a).await;
+        let held = restless(&server, &a).await;
         let (next, turn) = told(&server, &b).await;
         let ready = || async { !waited || has_beat(&server, &next) };
         eventually("a heartbeat", ready).await;
@@ -132,7 +141,7 @@ async fn the_usual_hand_over_is_short() {
 async fn a_hand_over_with_a_count_that_is_ahead() {
     let server = RedisServer::start();
     let (a, b) = (redis(&server).await, redis(&server).await);
-    let held = restless(&a).await;
+    let held = restless(&server, &a).await;
     let (next, turn) = told(&server, &b).await;
     let ahead = 1_u64 << 49;
     server.client().command(&["SET", "tenure:fence", &ahead.to_string()]);
@@ -141,11 +150,16 @@ async fn a_hand_over_with_a_count_that_is_ahead() {
     assert_eq!((grant.fence, is_in_queue(&server, &next)), (ahead + 1, false));
 }
 
-/// A user that may do everything but this.
-fn without(server: &RedisServer, right: &str) -> String {
-    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", right];
-    server.client().command(&[&["ACL", "SETUSER", "lacks"], &rights[..]].concat());
-    format!("redis://lacks:hunter2@127.0.0.1:{}", server.port())
+/// Has the user `lacks` by these rights.
+fn has_rights(server: &RedisServer, rights: &[&str]) {
+    server.client().command(&[&["ACL", "SETUSER", "lacks"], rights].concat());
+}
+
+/// Somebody who may do everything, for now.
+async fn user(server: &RedisServer, url: &str) -> Redis {
+    has_rights(server, &["reset", "on", ">hunter2", "~*", "&*", "+@all"]);
+    let url = url.replace("redis://", "redis://lacks:hunter2@");
+    Redis::connect(&url).await.unwrap()
 }
 
 /// Whatever right the short way lacks, the lock is given back, and the next gets it: told, or when it asks.
@@ -153,10 +167,11 @@ fn without(server: &RedisServer, right: &str) -> String {
 async fn a_hand_over_that_lacks_a_right() {
     for right in ["-publish", "-pubsub", "-zcard", "-zpopmin", "-hget", "-hdel"] {
         let server = RedisServer::start();
-        let a = Redis::connect(&without(&server, right)).await.unwrap();
-        let (b, held) = (redis(&server).await, restless(&a).await);
+        let (a, b) = (user(&server, &server.url()).await, redis(&server).await);
+        let held = restless(&server, &a).await;
         let (next, turn) = told(&server, &b).await;
         let ticket = ticket(&server, &next);
+        has_rights(&server, &[right]);
         let freed = a.release(&held, Then::Free).await;
         assert_eq!(freed.unwrap(), Release::Freed, "{right}");
         let grant = within("the turn", turn).await.unwrap();
@@ -170,13 +185,12 @@ async fn a_hand_over_that_lacks_a_right() {
 async fn what_is_not_passed_on_ends_with_our_lease() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port());
-    without(&server, "-publish");
-    let mute = relay.url().replace("redis://", "redis://lacks:hunter2@");
-    let (a, b) = (Redis::connect(&mute).await.unwrap(), redis(&server).await);
-    // So that the server knows the script.
-    b.release(&restless(&b).await, Then::Free).await.unwrap();
-    let (held, wants) = (restless(&a).await, claim("k", LONG * 30));
+    let (a, b) = (user(&server, &relay.url()).await, redis(&server).await);
+    // Once before, so that the server knows the script.
+    a.release(&restless(&server, &a).await, Then::Free).await.unwrap();
+    let (held, wants) = (restless(&server, &a).await, claim("k", LONG * 30));
     let turn = told_as(&server, &b, &wants).await;
+    has_rights(&server, &["-publish"]);
     server.client().command(&["CONFIG", "RESETSTAT"]);
     relay.hold(COMMANDS, Way::Replies);
     let (there, lease) = (a.clone(), held.clone());
@@ -197,7 +211,7 @@ async fn no_heartbeat_outlives_the_queue() {
     for short in [true, false] {
         let server = RedisServer::start();
         let (a, b) = (redis(&server).await, redis(&server).await);
-        let held = if short { restless(&a).await } else { lease(&a, "k", LONG).await };
+        let held = if short { restless(&server, &a).await } else { lease(&a, "k", LONG).await };
         let (_next, turn) = told(&server, &b).await;
         server.client().command(&["HSET", BEATS, &"f".repeat(32), "1 poll"]);
         a.release(&held, Then::Free).await.unwrap();
@@ -211,7 +225,7 @@ async fn no_heartbeat_outlives_the_queue() {
 async fn a_ticket_ahead_of_the_clock_needs_no_heartbeat() {
     let server = RedisServer::start();
     let (a, b) = (redis(&server).await, redis(&server).await);
-    let held = restless(&a).await;
+    let held = restless(&server, &a).await;
     let count: u64 = get(&server, "tenure:fence").unwrap().parse().unwrap();
     server.client().command(&["SET", "tenure:fence", &(count + 100 * 256).to_string()]);
     let (next, turn) = told(&server, &b).await;
