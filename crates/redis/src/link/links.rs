@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use tenure_core::Key;
+use tokio::runtime::Handle;
 
 use super::{Link, Server};
 
@@ -43,6 +44,11 @@ impl Links {
     /// A link for what is about no key, or about many.
     pub(crate) fn any(&self) -> &Link {
         &self.first
+    }
+
+    /// Makes connections live on this runtime from now on.
+    pub(crate) fn settle_on(&self, home: &Handle) {
+        self.all().for_each(|link| link.settle_on(home.clone()));
     }
 
     /// Lets go of the connections, until somebody asks for something again.

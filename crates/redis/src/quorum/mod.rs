@@ -4,10 +4,11 @@
 //! In: claims and leases from the engine. Out: what a majority of the nodes answered, as the contract
 //! says it. What that gives and what it cannot give: `docs/quorum.md`.
 //!
-//! In reading order: `place` (the URL), this file (the contract), `round` (votes and the fence) with
-//! `tally` (counting) and `wait`, `end`, `renew`, `look`; below them `node`, `crowd` and `scripts`. `doctor` looks at the nodes.
+//! In reading order: `place` (the URL), this file (the contract), `home` (the thread), `round` (votes and
+//! the fence) with `tally` (counting) and `wait`, `end`, `renew`, `look`; below them `node`, `crowd` and `scripts`. `doctor` looks at the nodes.
 
 mod place;
+mod home;
 mod round;
 mod tally;
 mod wait;
@@ -20,16 +21,17 @@ mod scripts;
 mod doctor;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, Grant, LockInfo, Notice,
-    Notices, Query, Release, Term, Then,
+    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, LockInfo,
+    Notice, Notices, Query, Release, Term, Then,
 };
 use tenure_core::doctor::Finding;
-use tenure_core::time::{Bounds, Clock, Time};
+use tenure_core::time::{self, Bounds, Clock, Time};
 use tenure_core::{Claim, Error, Key, Lease, Token};
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
@@ -40,9 +42,12 @@ use crate::builder::{self, Builder};
 use crate::trouble::Cause;
 use crate::value::Author;
 use crowd::Crowd;
+use home::Home;
 use node::{Node, Roster};
 use place::Places;
-use tally::{fault, majority};
+use round::Won;
+use tally::{fault, majority, too_late};
+use wait::Tried;
 
 pub use place::NODES_MAX;
 
@@ -77,6 +82,7 @@ pub struct Quorum {
 #[derive(Debug)]
 struct Shared {
     nodes: Vec<Arc<Node>>,
+    home: Arc<Home>,
     author: Author,
     /// What looks after waits, without a timer of the runtime's.
     bounds: Bounds,
@@ -118,32 +124,39 @@ impl Builder {
     /// another.
     pub async fn quorum(self) -> Result<Quorum, Error> {
         let quorum = self.quorum_later()?;
-        quorum.shared.check().await?;
+        let shared = quorum.shared.clone();
+        quorum.shared.home.ask(async move { shared.check().await }).await?;
         Ok(quorum)
     }
 
-    /// The same without connecting: that happens when it is first asked for something, on the
-    /// runtime that asks.
+    /// The same without connecting: that happens when it is first asked for something.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
+    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
+    /// [`is_unavailable`](Error::is_unavailable) if there is no thread to be had.
     pub fn quorum_later(self) -> Result<Quorum, Error> {
         let places = Places::parse(self.url())?;
         self.refuse_replicas(&places)?;
         let quarantine = self.quarantine_of_nodes().filter(|_| !places.trusts_restarted);
         let (author, roster) = (builder::author()?, Arc::new(Roster::new(places.nodes.len())));
+        let home = Home::start().map_err(without_thread)?;
         let node = |(number, place)| {
             let client = self.client_at(place, &author)?;
-            Ok(Arc::new(Node::new(client, number, &roster, quarantine)))
+            Ok(Arc::new(Node::new(client, number, &roster, quarantine, &home)))
         };
         let nodes: Result<_, Error> = places.nodes.iter().enumerate().map(node).collect();
         let (rounds, named, losses) = Default::default();
         let notices = broadcast::Sender::new(NOTICES_KEPT);
         let bounds = Bounds::new(Clock::system());
-        let shared = Shared { nodes: nodes?, author, bounds, rounds, named, notices, losses };
+        let nodes = nodes?;
+        let shared = Shared { nodes, home, author, bounds, rounds, named, notices, losses };
         Ok(Quorum { shared: Arc::new(shared) })
     }
+}
+
+fn without_thread(error: io::Error) -> Fault {
+    Fault::new(FaultKind::Unavailable, format!("no thread to ask the nodes from: {error}"))
 }
 
 impl Builder {
@@ -260,6 +273,42 @@ impl Shared {
     }
 }
 
+impl Quorum {
+    /// Does at home what is of use only to whoever waits for it.
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        // A forked child does not have the thread.
+        self.shared.refuse_forked()?;
+        self.shared.home.ask(work).await
+    }
+
+    /// What was won, unless whoever asked stood still for so long that it is worth nothing any more.
+    async fn take(&self, Won { grant, ballot }: Won) -> Result<Option<Grant>, Fault> {
+        let now = self.shared.clock().now();
+        match grant.term {
+            Term::Lease { from, ttl } if now >= time::valid_until(from, ttl) => {}
+            _ => return Ok(Some(grant)),
+        }
+        let shared = self.shared.clone();
+        self.see_to(async move {
+            shared.give_back_round(&ballot).await;
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Does there what is to be done whether or not anybody waits for it.
+    async fn see_to<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        self.shared.refuse_forked()?;
+        self.shared.home.see_to(work).await
+    }
+}
+
 impl Backend for Quorum {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::full("redis+quorum");
@@ -273,11 +322,28 @@ impl Backend for Quorum {
     }
 
     fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
-        Box::pin(self.shared.ask_once(claim))
+        let (shared, claim) = (self.shared.clone(), claim.clone());
+        Box::pin(async move {
+            match self.ask(async move { shared.ask_once(&claim).await }).await? {
+                Tried::Held(holder) => Ok(Attempt::Held(holder)),
+                Tried::Won(won) => match self.take(won).await? {
+                    Some(grant) => Ok(Attempt::Granted(grant)),
+                    None => Err(too_late()),
+                },
+            }
+        })
     }
 
     fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(self.shared.wait(claim))
+        Box::pin(async move {
+            loop {
+                let (shared, claim) = (self.shared.clone(), claim.clone());
+                let won = self.ask(async move { shared.wait(&claim).await }).await?;
+                if let Some(grant) = self.take(won).await? {
+                    return Ok(grant);
+                }
+            }
+        })
     }
 
     fn renew<'a>(
@@ -293,19 +359,23 @@ impl Backend for Quorum {
         lease: &'a Arc<Lease>,
         then: Then,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.release(lease, then))
+        let (shared, lease) = (self.shared.clone(), lease.clone());
+        Box::pin(self.see_to(async move { shared.release(&lease, then).await }))
     }
 
     fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.shared.abandon(claim))
+        let (shared, claim) = (self.shared.clone(), claim.clone());
+        Box::pin(self.see_to(async move { shared.abandon(&claim).await }))
     }
 
     fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
-        Box::pin(self.shared.adopt(claim))
+        let (shared, claim) = (self.shared.clone(), claim.clone());
+        Box::pin(self.ask(async move { shared.adopt(&claim).await }))
     }
 
     fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.shared.let_go(lease))
+        let (shared, lease) = (self.shared.clone(), lease.clone());
+        Box::pin(self.ask(async move { shared.let_go(&lease).await }))
     }
 
     fn heed(&self, lease: &Arc<Lease>) {
@@ -344,7 +414,8 @@ impl Backend for Quorum {
         seen: Token,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.force(key, seen, by))
+        let (shared, key, by) = (self.shared.clone(), key.clone(), by.to_owned());
+        Box::pin(self.see_to(async move { shared.force(&key, seen, &by).await }))
     }
 
     fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {

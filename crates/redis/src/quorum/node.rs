@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tenure_core::{Claim, Key, Token};
 
+use super::home::Home;
 use super::scripts::{self, Given, Raised};
 use super::tally::Vote;
 use crate::backend::{Redis, Shared};
@@ -29,6 +30,8 @@ pub(super) struct Node {
     /// In which turn the server has run the short and the full form of a vote.
     knows_take: AtomicU64,
     knows_vote: AtomicU64,
+    /// Lasts as long as anybody has something to ask the node.
+    _home: Arc<Home>,
 }
 
 /// Which server each node was last found to be, to tell when two are one.
@@ -107,10 +110,13 @@ impl Node {
         number: usize,
         roster: &Arc<Roster>,
         quarantine: Option<Duration>,
+        home: &Arc<Home>,
     ) -> Self {
         let redis = Redis::alone_on(client);
+        redis.shared.commands.settle_on(home.handle());
         let (knows_take, knows_vote) = Default::default();
-        Node { redis, number, roster: roster.clone(), quarantine, knows_take, knows_vote }
+        let (roster, _home) = (roster.clone(), home.clone());
+        Node { redis, number, roster, quarantine, knows_take, knows_vote, _home }
     }
 
     /// The server as a single one would be used.

@@ -33,6 +33,12 @@ const PER_MILLI: u64 = 256;
 /// ahead of ours, and it is later there. Nodes take no number that is further ahead than `vote.lua` says.
 const WANT_AHEAD: u64 = 10;
 
+/// A round that was won.
+pub(super) struct Won {
+    pub(super) grant: Grant,
+    pub(super) ballot: Arc<Ballot>,
+}
+
 /// A question to each node.
 struct Votes {
     crowd: Crowd<Result<Vote, Trouble>>,
@@ -46,7 +52,7 @@ impl Shared {
     }
 
     /// Asks every node for its vote; grants what a majority gives.
-    pub(super) async fn round(&self, claim: &Arc<Claim>, waits: bool) -> Result<Grant, Miss> {
+    pub(super) async fn round(&self, claim: &Arc<Claim>, waits: bool) -> Result<Won, Miss> {
         // Read the clock before sending: every node's ttl starts after this, so our view of it can
         // only be too short.
         let from = self.clock().now();
@@ -66,7 +72,8 @@ impl Shared {
             Ok(()) if self.clock().now() < time::valid_until(from, claim.ttl()) => {
                 self.leave_the_rest(votes);
                 let term = Term::Lease { from, ttl: claim.ttl() };
-                Ok(Grant::new(count.fence(), term).contended(count.is_contended()))
+                let grant = Grant::new(count.fence(), term).contended(count.is_contended());
+                Ok(Won { grant, ballot })
             }
             Ok(()) => Err(self.retreat(&ballot, votes, count, Why::TooLate).await),
             Err(why) => Err(self.retreat(&ballot, votes, count, why).await),
@@ -154,7 +161,6 @@ impl Shared {
         for node in votes.unsent() {
             votes.crowd.take(node);
         }
-        let mut frees = Crowd::new();
         let slow: Vec<usize> = votes.crowd.silent().collect();
         for node in slow {
             let (vote, free) = (votes.crowd.take(node), self.free_round(node, ballot));
@@ -166,12 +172,28 @@ impl Shared {
                 free.await;
             });
         }
-        for node in count.to_give_back() {
+        self.give_back_on(count.to_give_back(), ballot, until).await;
+        Miss { why, count }
+    }
+
+    /// Gives back what was won by a round that nobody looked at in time.
+    pub(super) async fn give_back_round(&self, ballot: &Arc<Ballot>) {
+        let until = self.clock().now().after(self.patience(ballot.claim.ttl()));
+        self.give_back_on(0..self.nodes.len(), ballot, until).await;
+    }
+
+    async fn give_back_on(
+        &self,
+        nodes: impl Iterator<Item = usize>,
+        ballot: &Arc<Ballot>,
+        until: Time,
+    ) {
+        let mut frees = Crowd::new();
+        for node in nodes {
             frees.ask(node, self.free_round(node, ballot));
         }
         while frees.next(self.at_most(until)).await.is_some() {}
         frees.see_through();
-        Miss { why, count }
     }
 
     fn free_round(

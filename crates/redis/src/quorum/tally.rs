@@ -178,12 +178,15 @@ impl Miss {
         match self.why {
             Why::Denied => self.count.verdict(),
             Why::Outrun => Verdict::Split,
-            Why::TooLate => {
-                let what = "the votes of the quorum took longer than the ttl allows";
-                Verdict::Trouble(Fault::new(FaultKind::Unavailable, what), Patience::Yes)
-            }
+            Why::TooLate => Verdict::Trouble(too_late(), Patience::Yes),
         }
     }
+}
+
+/// What a grant comes to of which too little is left.
+pub(super) fn too_late() -> Fault {
+    let what = "the votes of the quorum took longer than the ttl allows";
+    Fault::new(FaultKind::Unavailable, what)
 }
 
 /// What keeps too many of `nodes` from answering, in one word: the first trouble, and how many have one.

@@ -12,12 +12,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Fault, FaultKind, Grant};
+use tenure_core::backend::{Fault, FaultKind};
 use tenure_core::time::Time;
 use tenure_core::{Claim, Holder, Mode, Sight};
 
 use super::Shared;
 use super::crowd::Crowd;
+use super::round::Won;
 use super::tally::{Patience, Verdict, majority};
 use crate::jitter::{jittered, up_to};
 use crate::keys::NO_SLOT;
@@ -32,22 +33,28 @@ const GRACE: Duration = Duration::from_millis(4);
 /// Those who wait for the end of a lease do not ask all at once.
 const APART: Duration = Duration::from_millis(20);
 
+/// What came of one attempt.
+pub(super) enum Tried {
+    Won(Won),
+    Held(Box<Holder>),
+}
+
 impl Shared {
     /// One attempt; "held by another" is an answer. So it is where several shared the votes, time and
     /// again.
-    pub(super) async fn ask_once(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+    pub(super) async fn ask_once(&self, claim: &Arc<Claim>) -> Result<Tried, Fault> {
         self.refuse_unsupported(claim)?;
         let mut splits = 0;
         loop {
             let miss = match self.round(claim, false).await {
-                Ok(grant) => return Ok(Attempt::Granted(grant)),
+                Ok(won) => return Ok(Tried::Won(won)),
                 Err(miss) => miss,
             };
             match miss.verdict() {
-                Verdict::Held(holder, _) => return Ok(Attempt::Held(holder)),
+                Verdict::Held(holder, _) => return Ok(Tried::Held(holder)),
                 Verdict::Trouble(fault, _) => return Err(fault),
                 Verdict::Split if splits == SPLITS_MAX => {
-                    return Ok(Attempt::Held(Box::new(Holder::unknown())));
+                    return Ok(Tried::Held(Box::new(Holder::unknown())));
                 }
                 Verdict::Split => {
                     splits += 1;
@@ -58,7 +65,7 @@ impl Shared {
     }
 
     /// Waits until the lock is granted, or it is plain that waiting is of no use.
-    pub(super) async fn wait(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+    pub(super) async fn wait(&self, claim: &Arc<Claim>) -> Result<Won, Fault> {
         self.refuse_unsupported(claim)?;
         let (mut splits, mut absent_since) = (0, None);
         loop {
@@ -67,7 +74,7 @@ impl Shared {
             self.nodes.iter().for_each(|node| node.server().inbox.listen_early());
             let from = self.clock().now();
             let miss = match self.round(claim, true).await {
-                Ok(grant) => return Ok(grant),
+                Ok(won) => return Ok(won),
                 Err(miss) => miss,
             };
             let verdict = miss.verdict();

@@ -11,6 +11,7 @@ mod support;
 mod conformance;
 mod nodes;
 mod faults;
+mod home;
 mod fence;
 mod short;
 mod waiting;

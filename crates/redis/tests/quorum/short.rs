@@ -7,7 +7,7 @@ use tenure_testkit::servers::RedisServer;
 use tenure_testkit::servers::proxy::{Deed, Proxy, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse};
 
-use crate::support::{Nodes, claim, connect, granted, lease, url_of};
+use crate::support::{Nodes, claim, connect, granted, lease, with_a_proxy};
 
 const TTL: Duration = Duration::from_secs(20);
 /// How late the answers of a slow node are: less than the response time-out.
@@ -25,15 +25,6 @@ fn calls(nodes: &Nodes, command: &str) -> Vec<u64> {
         line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
     };
     nodes.0.iter().map(calls).collect()
-}
-
-/// Five nodes of which the last is behind a proxy, which all others of its clients go round.
-fn with_a_proxy() -> (Nodes, Proxy, String) {
-    let nodes = Nodes::start();
-    let proxy = Proxy::to(nodes.0[4].port());
-    let ports = nodes.0[..4].iter().map(RedisServer::port).chain([proxy.port()]);
-    let url = url_of(ports);
-    (nodes, proxy, url)
 }
 
 fn be_late(proxy: &Proxy) {

@@ -7,6 +7,7 @@ use tenure_core::backend::{Attempt, Backend, Grant};
 use tenure_core::{Claim, Key, Lease, Locker, Terms, Token};
 use tenure_redis::Quorum;
 use tenure_testkit::servers::RedisServer;
+use tenure_testkit::servers::proxy::Proxy;
 
 /// Short, so that a test of a time-out does not take long.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
@@ -49,6 +50,15 @@ impl Nodes {
     pub(crate) fn locked(&self, key: &str) -> usize {
         self.locks(key).iter().flatten().count()
     }
+}
+
+/// Five nodes of which the last is behind a proxy, which all others of its clients go round.
+pub(crate) fn with_a_proxy() -> (Nodes, Proxy, String) {
+    let nodes = Nodes::start();
+    let proxy = Proxy::to(nodes.0[4].port());
+    let ports = nodes.0[..4].iter().map(RedisServer::port).chain([proxy.port()]);
+    let url = url_of(ports);
+    (nodes, proxy, url)
 }
 
 pub(crate) fn url_of(ports: impl Iterator<Item = u16>) -> String {
