@@ -19,6 +19,8 @@ pub(super) const PROBE: &str = "probe";
 const PROBE_EVERY: &str = "10ms";
 /// The least that a contender is stopped for.
 const STOPPED_LEAST: Duration = Duration::from_millis(10);
+/// For longer than this no engine believes a contender to be alive that is not.
+const BELIEVED_MOST: Duration = Duration::from_secs(6);
 /// How often a register is looked at while it is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -31,6 +33,8 @@ pub(super) struct Field {
     /// One that is left alone, for the figures of `pauses.rs`.
     probe: Option<Program>,
     started: u64,
+    /// When the last one was killed.
+    killed: Option<Instant>,
 }
 
 impl Field {
@@ -43,7 +47,8 @@ impl Field {
         let recorder = Recorder::append_to(&dir.path().join("history/faults.jsonl"));
         let recorder = recorder.expect("the history can be written");
         let (url, plan, programs) = (url.into(), plan.clone(), Vec::new());
-        let mut field = Field { dir, url, plan, recorder, programs, probe: None, started: 0 };
+        let (probe, started, killed) = (None, 0, None);
+        let mut field = Field { dir, url, plan, recorder, programs, probe, started, killed };
         field.probe = Some(field.spawn(PROBE, |command| {
             command.arg(format!("--key={PROBE}")).args(["--tasks=1", "--brisk", "--seed=1"]);
             command.arg(format!("--pause={PROBE_EVERY}"));
@@ -131,6 +136,14 @@ impl Field {
         program.stop();
         self.recorder.note(owner, 0, "", Event::Killed);
         program.kill();
+        self.killed = Some(Instant::now());
+    }
+
+    /// Lets the others go on until nobody who was killed is still believed to wait: the next that come take
+    /// such a place out of the queue, and at the end there has to be none.
+    pub(super) fn outlive_the_killed(&self) {
+        let until = self.killed.map(|killed| killed + BELIEVED_MOST);
+        pass(until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now())));
     }
 
     /// How long it takes until each key was had by somebody who changed its register.

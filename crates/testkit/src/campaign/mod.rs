@@ -226,6 +226,7 @@ pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
         blows.iter().for_each(|blow| *counts.entry(blow.name).or_default() += 1);
         arena.heal();
         let reached = field.all_move_again(plan.pace.patience());
+        field.outlive_the_killed();
         field.end();
         let leftovers = leftovers(arena, plan);
         drop(ending);
