@@ -135,6 +135,24 @@ async fn the_usual_hand_over_is_short() {
     }
 }
 
+/// Who has asked by the full form, as every heartbeat does, gives back by it: it may have left something that
+/// the short one does not look for.
+#[tokio::test]
+async fn who_asked_in_full_gives_back_in_full() {
+    let server = RedisServer::start();
+    let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
+    let had = lease(&c, "k", LONG).await;
+    let (long, turn) = told(&server, &a).await;
+    eventually("a heartbeat", || async { has_beat(&server, &long) }).await;
+    c.release(&had, Then::Free).await.unwrap();
+    let held = Arc::new(Lease::new(long, within("the turn", turn).await.unwrap(), a.clock()));
+    let (_next, turn) = told(&server, &b).await;
+    server.client().command(&["CONFIG", "RESETSTAT"]);
+    a.release(&held, Then::Free).await.unwrap();
+    within("the turn of the next", turn).await.unwrap();
+    assert_eq!(calls(&server, "zpopmin"), 0);
+}
+
 /// Where the clock is behind the count, or the count is none that can be, the long way is taken: the fence
 /// rises, or nobody is given one.
 #[tokio::test]
