@@ -182,11 +182,16 @@ impl Keys {
 
     /// The keys of a lock in the order in which scripts want them.
     pub(crate) fn add_all(&self, key: &Key, words: &mut Words) {
+        self.add_usual(key, words);
+        self.add_beats(key, words);
+        self.add_holders(key, words);
+    }
+
+    /// Those of them that the short forms want.
+    pub(crate) fn add_usual(&self, key: &Key, words: &mut Words) {
         self.add_lock(key, words);
         self.add_fence(key, words);
         self.add_queue(key, words);
-        self.add_beats(key, words);
-        self.add_holders(key, words);
     }
 
     pub(crate) fn add_lock(&self, key: &Key, words: &mut Words) {

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_core::backend::{Grant, Term};
+use tenure_core::fence::{EPOCH, PER_MILLI};
 use tenure_core::time::{self, Time, UnixMillis};
 use tenure_core::{Claim, Key};
 
@@ -25,10 +26,6 @@ use crate::trouble::Trouble;
 
 /// What part of the ttl a node has to answer in: so many failures in a row leave most of it.
 const PATIENCE_PART: u32 = 5;
-/// 2025-01-01, where the clock of the fences starts, and how many there are in a millisecond; as in
-/// `clock.lua`.
-const EPOCH: u64 = 1_735_689_600_000;
-const PER_MILLI: u64 = 256;
 /// How far ahead of our clock, in milliseconds, the number is that we name: a node's clock may be
 /// ahead of ours, and it is later there. Nodes take no number that is further ahead than `vote.lua` says.
 const WANT_AHEAD: u64 = 10;
@@ -100,7 +97,7 @@ impl Shared {
     /// The number that would suit, the same for all nodes, and above those that we have named before: a
     /// node that gave one of them out can take this one as it is.
     fn want(&self) -> u64 {
-        let clock = (UnixMillis::now().0 + WANT_AHEAD).saturating_sub(EPOCH) * PER_MILLI;
+        let clock = (UnixMillis::now().0 + WANT_AHEAD).saturating_sub(EPOCH.0) * PER_MILLI;
         let next = |last: u64| Some(clock.max(last + 1));
         let last = self.named.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         clock.max(last.unwrap_or_default() + 1)

@@ -161,9 +161,7 @@ impl Run {
     /// Take the lock and a fence, if it is plainly free.
     pub(crate) fn take(keys: &Keys, author: &Author, claim: &Claim) -> Self {
         let mut words = begin(&TAKE);
-        keys.add_lock(claim.key(), &mut words);
-        keys.add_fence(claim.key(), &mut words);
-        keys.add_queue(claim.key(), &mut words);
+        keys.add_usual(claim.key(), &mut words);
         words.add(&claim.token().digits());
         words.add_with(|to| author.write_alone(to, claim));
         words.add_number(millis(claim.ttl()));
@@ -192,9 +190,7 @@ impl Run {
     /// Take the lock if it is plainly free, or stand in its queue if it is plainly another's.
     pub(crate) fn stand(keys: &Keys, author: &Author, claim: &Claim) -> Self {
         let mut words = begin_telling(&STAND, keys);
-        keys.add_lock(claim.key(), &mut words);
-        keys.add_fence(claim.key(), &mut words);
-        keys.add_queue(claim.key(), &mut words);
+        keys.add_usual(claim.key(), &mut words);
         words.add(&claim.token().digits());
         words.add_with(|to| author.write_place(to, claim));
         words.add_number(millis(claim.ttl()));
@@ -206,9 +202,7 @@ impl Run {
     /// answered.
     pub(crate) fn pass(keys: &Keys, author: &Author, claim: &Claim) -> Self {
         let mut words = begin_telling(&PASS, keys);
-        keys.add_lock(claim.key(), &mut words);
-        keys.add_fence(claim.key(), &mut words);
-        keys.add_queue(claim.key(), &mut words);
+        keys.add_usual(claim.key(), &mut words);
         keys.add_beats(claim.key(), &mut words);
         words.add_parts(&author.mark("", &claim.token().digits()));
         keys.add_inboxes(claim.key(), &mut words);

@@ -6,10 +6,10 @@ use tenure_core::Owner;
 use tenure_testkit::servers::{RedisCluster, RedisServer};
 use tenure_testkit::wait::{eventually, lapse, within};
 
-use crate::support::{LONG, home, lock, locker_at, other, slot, waiters};
+use crate::support::{LONG, home, keys, lock, locker_at, other, slot, waiters};
 
 /// Names in one slot.
-const NAMES: [&str; 4] = ["{s}:held", "{s}:free", "{s}:waited", "{s}:shared"];
+const NAMES: [&str; 5] = ["{s}:held", "{s}:free", "{s}:waited", "{s}:shared", "{s}:asked"];
 
 /// t36: `MOVED`: a slot that has another owner than we know is followed, in one call each, by asking,
 /// renewing and giving back.
@@ -104,6 +104,38 @@ async fn t36_a_slot_that_is_waited_in() {
     assert!(last.is_held());
     last.release().await.unwrap();
     assert_eq!(lock(back, name), None);
+}
+
+/// Who stood in the queue and then got the lock by asking, since the slot was on the move, leaves nothing in
+/// the queue that has moved with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_goes_with_its_turn() {
+    let cluster = RedisCluster::start_masters();
+    let (a, b) = (locker_at(&cluster.url()).await, locker_at(&cluster.url()).await);
+    let name = NAMES[4];
+    let (there, from, to) = (slot(&cluster, name), home(&cluster, name), other(&cluster, name));
+    // Twice: at first nobody is known to want it, and the short form that stands in a queue is not used.
+    for moves in [false, true] {
+        let held = a.lock(name).ttl(LONG).await.unwrap();
+        let waiting = tokio::spawn(b.lock(name).ttl(LONG).into_future());
+        eventually("b to wait", || async { !queues(from).is_empty() }).await;
+        if moves {
+            cluster.begin_move(there, to);
+        }
+        held.release().await.unwrap();
+        let next = within("b's turn", waiting).await.unwrap().unwrap();
+        if moves {
+            assert!(!queues(from).is_empty(), "its place is still there");
+            cluster.move_slot(there, to);
+            assert_eq!((queues(from).len(), queues(to).len()), (0, 1));
+        }
+        next.release().await.unwrap();
+    }
+    assert_eq!(queues(to), [""; 0]);
+}
+
+fn queues(node: &RedisServer) -> Vec<String> {
+    keys(node).into_iter().filter(|key| key.starts_with("tenure:queue:")).collect()
 }
 
 /// A shared owner needs several keys: it waits until the slot has moved, and loses nothing.

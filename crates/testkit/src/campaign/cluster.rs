@@ -134,10 +134,7 @@ fn linger(arena: &ClusterArena, strike: &mut Strike<'_>) {
     let (slot, to) = arena.some_move(strike);
     arena.cluster.begin_move(slot, to);
     pass(strike.millis(1, 500));
-    arena.cluster.move_keys(slot, to);
-    pass(strike.millis(1, 500));
-    while arena.cluster.move_keys(slot, to) > 0 {}
-    arena.cluster.end_move(slot, to);
+    arena.cluster.move_slot(slot, to);
     arena.cluster.wait_until_whole();
 }
 

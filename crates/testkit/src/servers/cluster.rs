@@ -204,6 +204,13 @@ impl RedisCluster {
     ///
     /// If that takes too long.
     pub fn fail_over(&self, master: &RedisServer) -> &RedisServer {
+        let replica = self.take_over(master);
+        self.wait_until_whole();
+        replica
+    }
+
+    /// The same without waiting for what others know.
+    fn take_over(&self, master: &RedisServer) -> &RedisServer {
         let replica = self.replica_of(master);
         eventually_blocking("a failover by hand", || {
             is_master(replica) || {
@@ -211,7 +218,6 @@ impl RedisCluster {
                 false
             }
         });
-        self.wait_until_whole();
         replica
     }
 
@@ -237,12 +243,7 @@ impl RedisCluster {
     ///
     /// If a node will not.
     pub fn begin_move(&self, slot: u16, to: &RedisServer) {
-        let (from, slot) = (self.owner(slot), slot.to_string());
-        let set = |node: &RedisServer, how: &str, other: &RedisServer| {
-            ok(node.client().command(&["CLUSTER", "SETSLOT", &slot, how, &id(other)]));
-        };
-        set(to, "IMPORTING", from);
-        set(from, "MIGRATING", to);
+        self.try_begin(slot, to).expect("a move that begins");
     }
 
     /// Moves all keys of `slot` that its owner has to `to`. How many that were.
@@ -251,16 +252,7 @@ impl RedisCluster {
     ///
     /// If a node will not.
     pub fn move_keys(&self, slot: u16, to: &RedisServer) -> usize {
-        let mut from = self.owner(slot).client();
-        let words = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"];
-        let Reply::Many(keys) = from.command(&words) else { panic!("no keys in a slot") };
-        let port = to.port().to_string();
-        for key in &keys {
-            let Reply::Text(key) = key else { panic!("{key:?}") };
-            let moved = from.command(&["MIGRATE", "127.0.0.1", &port, key, "0", MOVE_TIMEOUT]);
-            assert!(matches!(moved, Reply::Text(_)), "{key}: {moved:?}");
-        }
-        keys.len()
+        self.try_keys(slot, to).expect("keys that move")
     }
 
     /// Gives `slot` to `to`, once its keys are there.
@@ -269,22 +261,71 @@ impl RedisCluster {
     ///
     /// If a node will not.
     pub fn end_move(&self, slot: u16, to: &RedisServer) {
-        let (from, id) = (self.owner(slot), id(to));
-        for node in [to, from] {
-            ok(node.client().command(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id]));
-        }
+        self.try_end(slot, to).expect("a move that ends");
     }
 
-    /// Moves `slot` with all its keys to `to`.
+    /// Moves `slot` with all its keys to `to`, or to whoever takes its place meanwhile. What was begun
+    /// before is gone on with.
     ///
     /// # Panics
     ///
-    /// If a node will not.
+    /// If that takes too long.
     pub fn move_slot(&self, slot: u16, to: &RedisServer) {
-        self.begin_move(slot, to);
-        // Some may come while others are moved.
-        while self.move_keys(slot, to) > 0 {}
-        self.end_move(slot, to);
+        let mut to = to;
+        eventually_blocking("a slot to move", || {
+            let moved = self.try_move(slot, to).is_ok();
+            if !moved {
+                // One of the two has failed over: who took its place knows nothing of the move, and whoever
+                // still does believes nobody what the others say of the slot.
+                self.nodes.iter().for_each(|node| forget_move(node, slot));
+                self.wait_until_whole();
+                to = self.head_of(to);
+            }
+            moved
+        });
+    }
+
+    fn try_move(&self, slot: u16, to: &RedisServer) -> Result<(), Reply> {
+        if self.owner(slot).port() != to.port() {
+            self.try_begin(slot, to)?;
+            // Some may come while others are moved.
+            while self.try_keys(slot, to)? > 0 {}
+        }
+        self.try_end(slot, to)
+    }
+
+    fn try_begin(&self, slot: u16, to: &RedisServer) -> Result<(), Reply> {
+        let from = self.owner(slot);
+        set_slot(to, slot, "IMPORTING", from)?;
+        set_slot(from, slot, "MIGRATING", to)
+    }
+
+    fn try_keys(&self, slot: u16, to: &RedisServer) -> Result<usize, Reply> {
+        let (from, port) = (self.owner(slot), to.port().to_string());
+        let words = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"];
+        let keys = match asked(from, &words)? {
+            Reply::Many(keys) => keys,
+            other => return Err(other),
+        };
+        for key in &keys {
+            let Reply::Text(key) = key else { panic!("{key:?}") };
+            asked(from, &["MIGRATE", "127.0.0.1", &port, key, "0", MOVE_TIMEOUT])?;
+        }
+        Ok(keys.len())
+    }
+
+    fn try_end(&self, slot: u16, to: &RedisServer) -> Result<(), Reply> {
+        let from = self.owner(slot);
+        set_slot(to, slot, "NODE", to)?;
+        set_slot(from, slot, "NODE", to)
+    }
+
+    /// The master of `node`: itself, if it is one.
+    fn head_of(&self, node: &RedisServer) -> &RedisServer {
+        let (id, seen) = (id(node), self.seen());
+        let line = seen.iter().find(|one| one.id == id).expect("a node that others know");
+        let head = seen.iter().find(|one| one.id == line.master).unwrap_or(line);
+        self.node(head.port)
     }
 
     fn seen(&self) -> Vec<Seen> {
@@ -401,6 +442,25 @@ fn try_ask(node: &RedisServer, words: &[&str]) -> Option<Reply> {
     node.try_client().and_then(RedisClient::soon).ok()?.try_command(words).ok()
 }
 
+/// The same for what is to be done: what it says if it will not, or nothing if it does not answer.
+fn asked(node: &RedisServer, words: &[&str]) -> Result<Reply, Reply> {
+    let reply = node.try_client().and_then(|mut client| client.try_command(words));
+    match reply.unwrap_or_else(|error| Reply::Error(error.to_string())) {
+        refused @ Reply::Error(_) => Err(refused),
+        done => Ok(done),
+    }
+}
+
+/// Tells `node` how `slot` is between it and `other`.
+fn set_slot(node: &RedisServer, slot: u16, how: &str, other: &RedisServer) -> Result<(), Reply> {
+    asked(node, &["CLUSTER", "SETSLOT", &slot.to_string(), how, &id(other)]).map(drop)
+}
+
+/// Ends what `node` knows of a move. A replica knows of none, and refuses.
+fn forget_move(node: &RedisServer, slot: u16) {
+    let _ = asked(node, &["CLUSTER", "SETSLOT", &slot.to_string(), "STABLE"]);
+}
+
 fn info(node: &RedisServer, words: &[&str]) -> String {
     match try_ask(node, words) {
         Some(Reply::Text(text)) => text,
@@ -447,5 +507,25 @@ mod tests {
         assert_eq!(other.client().text(&["GET", "a"]).as_deref(), Some("1"));
         let moved = after.client().command(&["GET", "a"]);
         assert!(matches!(moved, Reply::Error(error) if error.starts_with("MOVED")));
+    }
+
+    /// A move survives that both nodes are left for others in the middle of it.
+    #[test]
+    fn a_move_goes_on_after_failovers() {
+        let cluster = RedisCluster::start();
+        let (slot, beside) = (cluster.slot_of("{a}"), ["{a}:1", "{a}:2", "{a}:3"]);
+        let from = cluster.owner(slot);
+        beside.map(|key| ok(from.client().command(&["SET", key, "1"])));
+        let to = cluster.masters().into_iter().find(|node| node.port() != from.port());
+        let to = to.expect("three masters");
+        cluster.begin_move(slot, to);
+        asked(from, &["MIGRATE", "127.0.0.1", &to.port().to_string(), "{a}:1", "0", MOVE_TIMEOUT])
+            .expect("one key moves");
+        let (_, heir) = (cluster.take_over(from), cluster.take_over(to));
+        cluster.move_slot(slot, to);
+        assert_eq!(cluster.owner(slot).port(), heir.port());
+        for key in beside {
+            assert_eq!(heir.client().text(&["GET", key]).as_deref(), Some("1"), "{key}");
+        }
     }
 }
