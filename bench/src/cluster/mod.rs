@@ -68,7 +68,7 @@ async fn uncontended(run: &Run<'_>, site: &Site) -> Result<Measure, Error> {
 async fn handover(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
     let node = site.node_of(fleet::KEY).await?;
     let channels = ["0", "1"].map(|name| site.beside(fleet::KEY, name));
-    let pingpong = PingPong::connect(&node, channels, Channels::Sharded).await?;
+    let pingpong = PingPong::connect(&node, &channels, Channels::Sharded).await?;
     let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
     let ours = async |lap| fleet.pass_round(lap).await;
     let measured = interleave(run, ours, async |lap| pingpong.play(lap, Hop::Message).await).await;

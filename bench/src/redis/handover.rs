@@ -3,6 +3,8 @@
 //! A hop of the bare side is one `PUBLISH` and its arrival: nobody can be told anything by this server
 //! in less. Ours is a release, the news of the grant, and whatever the queue costs the server.
 
+use std::ops::Range;
+
 use crate::bench::Run;
 use crate::error::Error;
 use crate::fleet::Fleet;
@@ -15,8 +17,7 @@ use crate::rounds::interleave;
 pub(crate) const BAR: f64 = 1.3;
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
-    let channels = [site.bare_key(0), site.bare_key(1)];
-    let pingpong = PingPong::connect(&site.url, channels, Channels::Plain).await?;
+    let pingpong = ring(site, 0..2).await?;
     let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
     let ours = async |lap| fleet.pass_round(lap).await;
     let measured = interleave(run, ours, async |lap| pingpong.play(lap, Hop::Message).await).await;
@@ -24,10 +25,14 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Resul
     measured
 }
 
-/// What two requests cost that do nothing but tell the other, before there is a lock.
-pub(crate) async fn least(run: &Run<'_>, site: &Site) -> Result<Measure, Error> {
-    let channels = [site.bare_key(0), site.bare_key(1)];
-    let pingpong = PingPong::connect(&site.url, channels, Channels::Plain).await?;
-    let scripts = async |lap| pingpong.play(lap, Hop::TwoScripts).await;
+/// What two requests cost that do nothing but tell the next of so many clients, before there is a lock.
+pub(crate) async fn least(run: &Run<'_>, site: &Site, clients: usize) -> Result<Measure, Error> {
+    let (pingpong, many) = (ring(site, 0..2).await?, ring(site, 2..2 + clients).await?);
+    let scripts = async |lap| many.play(lap, Hop::TwoScripts).await;
     interleave(run, scripts, async |lap| pingpong.play(lap, Hop::Message).await).await
+}
+
+async fn ring(site: &Site, numbers: Range<usize>) -> Result<PingPong, Error> {
+    let channels: Vec<_> = numbers.map(|number| site.bare_key(number)).collect();
+    PingPong::connect(&site.url, &channels, Channels::Plain).await
 }

@@ -37,7 +37,9 @@ pub(crate) enum Kind {
     Handover {
         lockers: usize,
     },
-    LeastHandover,
+    LeastHandover {
+        clients: usize,
+    },
     Local,
     RequestsPerCycle,
     RequestsPerHandover,
@@ -62,7 +64,8 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
     Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
     Entry { names: &["handover/64"], kind: Kind::Handover { lockers: 64 } },
-    Entry { names: &["handover/least"], kind: Kind::LeastHandover },
+    Entry { names: &["handover/least"], kind: Kind::LeastHandover { clients: 2 } },
+    Entry { names: &["handover/least-64"], kind: Kind::LeastHandover { clients: 64 } },
     Entry { names: &[local::NAME], kind: Kind::Local },
     Entry { names: &[requests::CYCLE], kind: Kind::RequestsPerCycle },
     Entry { names: &[requests::HANDOVER], kind: Kind::RequestsPerHandover },
@@ -99,8 +102,8 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
             let measure = handover::measure(run, site, lockers).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar: handover::BAR }])
         }
-        Kind::LeastHandover => {
-            let measure = handover::least(run, site).await?;
+        Kind::LeastHandover { clients } => {
+            let measure = handover::least(run, site, clients).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar: NO_BAR }])
         }
         Kind::Local => Ok(vec![local::measure(run, &site.locker).await?]),

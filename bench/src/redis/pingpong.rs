@@ -1,4 +1,5 @@
-//! Two clients of the bare driver that tell each other their turn, each at home as one of ours is.
+//! Clients of the bare driver in a ring, two of them or more: each tells the next its turn, and is at home
+//! as one of ours is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::redis::bare;
 use crate::rounds::{Lap, together_at};
 
 const BALL: &str = "ball";
-/// Said instead by the one who stops first.
+/// Said instead by the one who stops first. It goes round once.
 const END: &str = "end";
 /// A message that is lost would be waited for for ever.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -55,8 +56,8 @@ pub(crate) enum Hop {
 }
 
 pub(crate) struct PingPong {
-    players: [Arc<Mutex<Player>>; 2],
-    homes: [Home; 2],
+    players: Vec<Arc<Mutex<Player>>>,
+    homes: Vec<Home>,
 }
 
 struct Player {
@@ -64,8 +65,8 @@ struct Player {
     /// Only to be listened to, as ours has one.
     _inbox: MultiplexedConnection,
     heard: UnboundedReceiver<PushInfo>,
-    /// The channel that the other listens to.
-    other: String,
+    /// The channel that the next one listens to.
+    next: String,
     channels: Channels,
     scripts: Scripts,
 }
@@ -84,21 +85,20 @@ impl Scripts {
 }
 
 impl PingPong {
-    /// On the server at `url`, by two channels.
+    /// On the server at `url`, one for each of these channels.
     pub(crate) async fn connect(
         url: &str,
-        [first, second]: [String; 2],
+        names: &[String],
         channels: Channels,
     ) -> Result<Self, Error> {
-        let homes = [Home::new()?, Home::new()?];
-        let connect = |own: &String, other: &String| {
-            Player::connect(url.into(), own.clone(), other.clone(), channels)
-        };
-        let players = [
-            homes[0].run(connect(&first, &second)).await?,
-            homes[1].run(connect(&second, &first)).await?,
-        ];
-        Ok(PingPong { players: players.map(|player| Arc::new(Mutex::new(player))), homes })
+        let (mut players, mut homes) = (Vec::new(), Vec::new());
+        for (own, next) in names.iter().zip(names.iter().cycle().skip(1)) {
+            let home = Home::new()?;
+            let player = Player::connect(url.into(), own.clone(), next.clone(), channels);
+            players.push(Arc::new(Mutex::new(home.run(player).await?)));
+            homes.push(home);
+        }
+        Ok(PingPong { players, homes })
     }
 
     /// Plays until the lap is over. How often the ball has arrived.
@@ -116,7 +116,7 @@ impl Player {
     async fn connect(
         url: String,
         own: String,
-        other: String,
+        next: String,
         channels: Channels,
     ) -> Result<Self, Error> {
         let (told, heard) = unbounded_channel();
@@ -125,21 +125,21 @@ impl Player {
         let config = config.set_push_sender(told);
         let mut inbox = client.get_multiplexed_async_connection_with_config(&config).await?;
         redis::cmd(channels.subscribe()).arg(own).exec_async(&mut inbox).await?;
-        Ok(Player { commands, _inbox: inbox, heard, other, channels, scripts: Scripts::new() })
+        Ok(Player { commands, _inbox: inbox, heard, next, channels, scripts: Scripts::new() })
     }
 
     async fn play(&mut self, serves: bool, lap: &Lap, hop: Hop) -> Result<u64, Error> {
-        let mut hops = 0;
+        let (mut hops, mut stops) = (0, false);
         if serves {
             self.tell(BALL, hop).await?;
         }
         while self.hear().await? == BALL.as_bytes() {
             hops += 1;
-            if !lap.goes_on() {
-                self.tell(END, hop).await?;
-                break;
-            }
-            self.tell(BALL, hop).await?;
+            stops = !lap.goes_on();
+            self.tell(if stops { END } else { BALL }, hop).await?;
+        }
+        if !stops {
+            self.tell(END, hop).await?;
         }
         Ok(hops)
     }
@@ -148,10 +148,10 @@ impl Player {
         match hop {
             Hop::Message => {
                 let mut publish = redis::cmd(self.channels.publish());
-                publish.arg(&self.other).arg(what).exec_async(&mut self.commands).await?;
+                publish.arg(&self.next).arg(what).exec_async(&mut self.commands).await?;
             }
             Hop::TwoScripts => {
-                let mut publish = self.scripts.publish.arg(&self.other);
+                let mut publish = self.scripts.publish.arg(&self.next);
                 publish.arg(what).invoke_async::<u64>(&mut self.commands).await?;
                 self.scripts
                     .nothing

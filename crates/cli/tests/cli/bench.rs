@@ -17,6 +17,7 @@ const ON_REDIS: &[(&str, f64)] = &[
     ("handover/8", 1.3),
     ("handover/64", 1.3),
     ("handover/least", f64::INFINITY),
+    ("handover/least-64", f64::INFINITY),
     ("local/64", 10.0),
     ("requests/cycle", 1.0),
     ("requests/handover", 1.5),

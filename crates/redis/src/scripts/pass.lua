@@ -34,8 +34,8 @@ if not place then
   return mark
 end
 
--- Of one that has come within the last half second its ticket says enough: it has no heartbeat yet. So
--- it does where the clock was set back a little.
+-- Of one that has come within the last half second its ticket says enough: it has no heartbeat yet. A
+-- ticket ahead of the clock is not plain: the count is no less, see below.
 local next, client = string.sub(place, 1, 32), string.sub(place, 34, 49)
 local ttl, good, words = string.match(place, '^ (%d+) (%d+) (:.*)$', 50)
 local other = ttl and next ~= string.sub(mark, 21)
@@ -44,8 +44,8 @@ local seated
 if counted and (counted[2] or 0) > 0 then
   local millis = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
   local age, beat = now - ticket, false
-  if age <= -128000 or age >= 128000 then beat = redis.pcall('HGET', beats, next) end
-  local alive = age > -128000 and age < good * 256
+  if age >= 128000 then beat = redis.pcall('HGET', beats, next) end
+  local alive = age >= 0 and age < good * 256
   if beat then
     local till = type(beat) == 'string' and string.match(beat, '^(%d+) push$')
     alive = till and tonumber(till) >= millis

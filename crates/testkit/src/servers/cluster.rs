@@ -515,7 +515,9 @@ mod tests {
         let cluster = RedisCluster::start();
         let (slot, beside) = (cluster.slot_of("{a}"), ["{a}:1", "{a}:2", "{a}:3"]);
         let from = cluster.owner(slot);
-        beside.map(|key| ok(from.client().command(&["SET", key, "1"])));
+        for key in beside {
+            ok(from.client().command(&["SET", key, "1"]));
+        }
         let to = cluster.masters().into_iter().find(|node| node.port() != from.port());
         let to = to.expect("three masters");
         cluster.begin_move(slot, to);
