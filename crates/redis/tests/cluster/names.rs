@@ -3,9 +3,7 @@
 use tenure_testkit::servers::{RedisCluster, RedisServer, Reply};
 use tenure_testkit::wait::{eventually, within};
 
-use crate::support::{
-    LONG, ask, calls, cluster_at, home, keys, lock, lock_key, locker_at, slot, waiters,
-};
+use crate::support::{LONG, ask, calls, cluster_at, home, keys, lock, lock_key, locker_at, slot};
 
 /// t58: names with braces are held, waited for and handed over as any others, and all keys of a lock are
 /// in the slot that the server counts for its own key.
@@ -17,10 +15,9 @@ async fn t58_names_with_braces() {
         let (there, home) = (slot(&cluster, name), home(&cluster, name));
         let held = a.lock(name).ttl(LONG).await.unwrap();
         let waiting = tokio::spawn(b.lock(name).ttl(LONG).into_future());
-        eventually("b to wait", || async { waiters(home, name).len() == 1 }).await;
-        let all = keys(home);
-        let ours: Vec<_> = all.iter().filter(|key| cluster.slot_of(key) == there).collect();
-        assert!(ours.len() >= 4, "lock, fence, queue, beats of `{name}`: {all:?}");
+        let is_there = |key: &&String| cluster.slot_of(key) == there;
+        let ours = || async { keys(home).iter().filter(is_there).count() >= 4 };
+        eventually("lock, fence, queue and beats in one slot", ours).await;
         let all: Vec<_> = cluster.nodes().iter().flat_map(keys).collect();
         let with_name = all.iter().filter(|key| key.ends_with(&format!(":{name}")));
         with_name.for_each(|key| assert_eq!(cluster.slot_of(key), there, "{key}"));

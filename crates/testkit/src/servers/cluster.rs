@@ -442,7 +442,7 @@ fn try_ask(node: &RedisServer, words: &[&str]) -> Option<Reply> {
     node.try_client().and_then(RedisClient::soon).ok()?.try_command(words).ok()
 }
 
-/// The same for what is to be done: what it says if it will not, or nothing if it does not answer.
+/// The same for what is to be done: what it says if it will not, or why it does not answer.
 fn asked(node: &RedisServer, words: &[&str]) -> Result<Reply, Reply> {
     let reply = node.try_client().and_then(|mut client| client.try_command(words));
     match reply.unwrap_or_else(|error| Reply::Error(error.to_string())) {
