@@ -66,6 +66,13 @@ impl ClusterArena {
         Some(label(&value))
     }
 
+    /// Whether `key` is where its slot is not, which nobody can mend who is sent on to where it is: that is
+    /// what the death of a master leaves of a slot that has moved.
+    fn is_out_of_reach(&self, node: &RedisServer, key: &str) -> bool {
+        let sent_on = |reply| matches!(reply, Reply::Error(error) if error.starts_with("MOVED"));
+        self.places.master_died() && self.ask(node, &["TYPE", key]).is_some_and(sent_on)
+    }
+
     fn some_master(&self, strike: &mut Strike<'_>) -> &RedisServer {
         let masters = self.cluster.masters();
         let some: &&RedisServer = strike.dice.pick(&masters);
@@ -111,9 +118,9 @@ impl Arena for ClusterArena {
         for node in self.cluster.masters() {
             let Some(Reply::Many(keys)) = self.ask(node, &["KEYS", "*"]) else { continue };
             let names = keys.iter().filter_map(text).filter(|key| !key.contains("tenure:fence"));
-            for key in names {
+            for key in names.filter(|key| !self.is_out_of_reach(node, key)) {
                 self.places.clear(&self.url(), key, |words| self.ask(node, words));
-                left.push(key.into());
+                left.push(format!("{key} at {}", node.port()));
             }
         }
         left

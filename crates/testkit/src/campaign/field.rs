@@ -20,7 +20,7 @@ const PROBE_EVERY: &str = "10ms";
 /// The least that a contender is stopped for.
 const STOPPED_LEAST: Duration = Duration::from_millis(10);
 /// For longer than this no engine believes a contender to be alive that is not.
-const BELIEVED_MOST: Duration = Duration::from_secs(6);
+pub(super) const BELIEVED_MOST: Duration = Duration::from_secs(6);
 /// How often a register is looked at while it is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 

@@ -61,7 +61,7 @@ pub use redis::RedisArena;
 pub use sentinel::SentinelArena;
 pub use trace::{Cause, Evidence, Trace};
 
-use field::Field;
+use field::{BELIEVED_MOST, Field};
 use orphans::Watch;
 use pauses::{Blow, pauses, sleeps};
 
@@ -336,9 +336,10 @@ fn strike_until<A: Arena>(
     blows
 }
 
-/// What the server still keeps after the longest ttl, with everybody gone.
+/// What the server still keeps after the longest ttl, with everybody gone. A place whose removal was lost with
+/// its master is believed for longer than that, and whoever clears it then needs a while too.
 fn leftovers<A: Arena>(arena: &A, plan: &Plan) -> Vec<String> {
-    let patience = Instant::now() + plan.pace.patience().min(DEADLINE);
+    let patience = Instant::now() + (plan.pace.patience() + BELIEVED_MOST).min(DEADLINE);
     loop {
         let left = arena.leftovers();
         if left.is_empty() || Instant::now() > patience {

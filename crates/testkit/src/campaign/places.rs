@@ -26,10 +26,15 @@ impl Places {
         self.died.store(true, Ordering::Relaxed);
     }
 
+    /// Whether one has.
+    pub(super) fn master_died(&self) -> bool {
+        self.died.load(Ordering::Relaxed)
+    }
+
     /// Comes next at `url` where `key` is such a place. `ask` asks the server that has it.
     pub(super) fn clear(&self, url: &str, key: &str, ask: impl Fn(&[&str]) -> Option<Reply>) {
         let name = key.strip_prefix(QUEUE).or_else(|| key.strip_prefix(BEAT));
-        let Some(name) = name.filter(|_| self.died.load(Ordering::Relaxed)) else { return };
+        let Some(name) = name.filter(|_| self.master_died()) else { return };
         let (queue, beats) = (format!("{QUEUE}{name}"), format!("{BEAT}{name}"));
         let places = ask(&["ZRANGE", &queue, "0", "-1", "WITHSCORES"]);
         if let (Some(Reply::Many(places)), Some(Reply::Many(beats))) =
