@@ -28,8 +28,6 @@ pub(crate) const MORE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Witness {
     shared: Arc<Shared>,
-    /// Held by whoever asks on behalf of all.
-    asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -37,6 +35,8 @@ struct Shared {
     link: Link,
     wanted: NonZeroUsize,
     waiting: Mutex<Vec<Waiting>>,
+    /// Held by the task that asks on behalf of all.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// A lock to be renewed, and who wants to know.
@@ -54,8 +54,8 @@ impl std::fmt::Debug for Waiting {
 
 impl Witness {
     pub(crate) fn new(server: &Arc<Server>, wanted: NonZeroUsize) -> Self {
-        let (link, waiting) = (Link::new(server.clone()), Mutex::default());
-        Witness { shared: Arc::new(Shared { link, wanted, waiting }), asking: Default::default() }
+        let (link, (waiting, asking)) = (Link::new(server.clone()), Default::default());
+        Witness { shared: Arc::new(Shared { link, wanted, waiting, asking }) }
     }
 
     /// Lets go of the connection, until somebody asks for something again.
@@ -65,25 +65,31 @@ impl Witness {
 
     /// Makes sure that enough replicas have what `run` renews, which lasts for `ttl`.
     pub(crate) async fn see(&self, run: Run, ttl: Duration) -> Result<(), Trouble> {
-        let (told, mut heard) = oneshot::channel();
+        let (told, heard) = oneshot::channel();
+        let response = self.shared.link.response_timeout();
         // Half, so that who wanted it learns that too few have it, and not that nobody answered.
-        let within = (self.shared.link.response_timeout() / 2).min(ttl / 3);
+        let within = (response / 2).min(ttl / 3);
         self.shared.waiting().push(Waiting { run, within, told });
-        {
-            let _one = self.asking.lock().await;
-            match heard.try_recv() {
-                Ok(answer) => return answer,
-                // Others rely on it: it goes on if we do not.
-                Err(_) => drop(tokio::spawn(self.shared.clone().ask()).await),
-            }
+        // A task, since others rely on it: it goes on if this future is dropped or no longer polled.
+        tokio::spawn(self.shared.clone().ask_in_turn(within));
+        let longest = self.shared.link.connect_timeout() + response * 2;
+        match tokio::time::timeout(longest, heard).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(self.shared.cut())),
+            Err(_) => Err(self.shared.silent(longest)),
         }
-        heard.await.unwrap_or_else(|_| Err(self.shared.cut()))
     }
 }
 
 impl Shared {
+    /// Asks when the task before this one is done. That task may be on a runtime that stands still, so
+    /// the turn is waited for only as long as one `WAIT` may take.
+    async fn ask_in_turn(self: Arc<Self>, within: Duration) {
+        let _turn = tokio::time::timeout(within, self.asking.lock()).await;
+        self.ask().await;
+    }
+
     /// Asks for all that wait now, and tells each.
-    async fn ask(self: Arc<Self>) {
+    async fn ask(&self) {
         let (runs, others): (Vec<_>, Vec<_>) = std::mem::take(&mut *self.waiting())
             .into_iter()
             .map(|waiting| (waiting.run, (waiting.within, waiting.told)))
@@ -134,6 +140,10 @@ impl Shared {
 
     fn cut(&self) -> Trouble {
         self.link.trouble(Cause::Cut, "nobody waited for the replicas any more")
+    }
+
+    fn silent(&self, longest: Duration) -> Trouble {
+        self.link.trouble(Cause::Silent, format_args!("no word of the replicas within {longest:?}"))
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {

@@ -161,6 +161,11 @@ impl Link {
         self.server.target().response_timeout()
     }
 
+    /// How long connecting may take.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.server.target().connect_timeout()
+    }
+
     fn silent(&self) -> Trouble {
         let within = self.response_timeout();
         self.trouble(Cause::Silent, format_args!("no answer within {within:?}"))
@@ -222,8 +227,7 @@ impl Link {
         }
         // Whoever connects may be on a runtime that stands still: it is waited for as long as
         // connecting may take, and no longer.
-        let longest = self.server.target().connect_timeout();
-        let _one = tokio::time::timeout(longest, self.connecting.lock()).await;
+        let _one = tokio::time::timeout(self.connect_timeout(), self.connecting.lock()).await;
         match self.known(asked_at) {
             Some(known) => known,
             None => self.connect().await,

@@ -1,5 +1,7 @@
 //! `replicas = n`: a grant counts when so many replicas have it.
 
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
 use std::time::Duration;
 
 use tenure_core::Locker;
@@ -8,7 +10,7 @@ use tenure_testkit::servers::{RedisServer, SentinelSet};
 use tenure_testkit::wait::{eventually, within};
 
 use crate::support::{
-    LONG, calls, cut_off_replicas, let_replicas_in, lock, locker_at, redis_at, waiters, whole,
+    LONG, calls, cut_off_replicas, info, let_replicas_in, lock, locker_at, redis_at, waiters, whole,
 };
 
 /// t08: where too few replicas have it, the lock is given back, and the error says how many do; by one
@@ -99,6 +101,43 @@ async fn what_is_waited_for_is_written() {
         a.lock("k").ttl(LONG).await.unwrap().release().await.unwrap();
     }
     assert_eq!((calls(master, "pexpire"), calls(master, "wait")), (50, 50));
+}
+
+/// Waits until `asked` waits for replicas, and then polls it no more.
+async fn until_it_waits<T>(server: &RedisServer, asked: impl Future<Output = T>) {
+    let blocked = || async { info(server, "clients").contains("blocked_clients:1") };
+    tokio::select! {
+        _ = asked => panic!("it was answered before it was seen to wait"),
+        () = eventually("a `WAIT` under way", blocked) => {}
+    }
+}
+
+/// A caller whose future is not polled any more while replicas are waited for keeps nobody else waiting.
+#[tokio::test]
+async fn a_caller_that_is_not_polled_holds_up_nobody() {
+    let server = RedisServer::start();
+    let builder = Redis::builder(&server.url()).replicas(1);
+    let a = Locker::new(builder.response_timeout(Duration::from_secs(4)).connect().await.unwrap());
+    let mut stands_still = pin!(a.try_lock("a").ttl(LONG).into_future());
+    until_it_waits(&server, &mut stands_still).await;
+    let error = within("an answer", a.lock("b").ttl(LONG).into_future()).await.unwrap_err();
+    assert!(whole(&error).contains("0 of 1 replicas"), "{}", whole(&error));
+}
+
+/// Nor does a runtime that stands still: what waits for replicas there is not waited for.
+#[test]
+fn a_runtime_that_stands_still_holds_up_nobody() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let url = format!("{}?replicas=1", server.url());
+    let builder = Redis::builder(&url).response_timeout(Duration::from_secs(2));
+    let a = Locker::new(first.block_on(builder.connect()).unwrap());
+    let mut stands_still = pin!(a.try_lock("a").ttl(LONG).into_future());
+    first.block_on(until_it_waits(&server, &mut stands_still));
+    let asked = a.lock("b").ttl(LONG).into_future();
+    let error = second.block_on(within("an answer", asked)).unwrap_err();
+    assert!(whole(&error).contains("0 of 1 replicas"), "{}", whole(&error));
 }
 
 /// Without Sentinels it is the same, and the number is checked.

@@ -56,9 +56,14 @@ pub(crate) fn waiters(server: &RedisServer, key: &str) -> i64 {
     }
 }
 
+/// What the server says of itself in this section.
+pub(crate) fn info(server: &RedisServer, section: &str) -> String {
+    text(server, &["INFO", section])
+}
+
 /// Whether the server takes itself for one.
 pub(crate) fn is_master(server: &RedisServer) -> bool {
-    text(server, &["INFO", "replication"]).contains("role:master")
+    info(server, "replication").contains("role:master")
 }
 
 /// How often the server was sent a command, also by scripts.
