@@ -7,8 +7,8 @@
 //! counts under the conditions of `wait.rs`.
 //!
 //! A claim is known here from before its first request to wait until its release or abandon is asked
-//! for. A grant that is pushed for a claim that is not known is nobody's and given back at once; so a
-//! claim must not be forgotten while anybody may still ask for it again.
+//! for. A grant that is pushed for it after that is nobody's and given back at once; so a claim must not
+//! be forgotten while anybody may still ask for it again.
 //!
 //! In reading order: this file (the connection), `channels.rs` (what it listens to in a cluster), `desk.rs`
 //! (claims and their slots). A *slot* here is a claim's, but for the slots of a cluster, which are numbers.

@@ -1,14 +1,18 @@
 //! Claims that wait or hold, and what is told to them.
 //!
 //! In: messages as the scripts write them. Out: a push in the slot of its claim, or a notice to the
-//! engine; a grant that nobody knows is given back.
+//! engine; a grant for a claim that was given up is given back.
+//!
+//! Anybody with the right to publish can write a message, and anybody who reads the lock's value knows the
+//! token. So no message makes this process release a lock that it may hold: a grant is given back only for
+//! a claim that was given up here, and a release by force is read from the server before it counts.
 //!
 //! ```text
 //! granted:<token>:<fence>:<flag>:<lock>   ask:<token>:<lock>
 //! contended:<token>:<lock>                forced:<token>:<lock>\n<by>
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,6 +26,9 @@ use crate::keys::Keys;
 use crate::link::{Links, Server};
 use crate::scripts::{Freed, Run};
 
+/// How many claims that were given up are kept in mind. A grant for one that is forgotten ends with its ttl.
+const GIVEN_UP_KEPT: usize = 16_384;
+
 #[derive(Debug)]
 pub(crate) struct Desk {
     server: Arc<Server>,
@@ -31,6 +38,8 @@ pub(crate) struct Desk {
     slots: Mutex<Slots>,
     /// How many there are, for those who know that theirs is not among none.
     count: AtomicUsize,
+    /// Claims that were known here and are not asked for again, newest last.
+    given_up: Mutex<VecDeque<Token>>,
 }
 
 type Slots = HashMap<Token, Arc<Slot>, BuildHasherDefault<AsItIs>>;
@@ -119,6 +128,7 @@ impl Desk {
             calm: Calm::new(),
             slots: Mutex::default(),
             count: AtomicUsize::new(0),
+            given_up: Mutex::default(),
         }
     }
 
@@ -148,9 +158,18 @@ impl Desk {
             return None;
         }
         let mut slots = self.slots();
-        let slot = slots.remove(&token);
+        let slot = slots.remove(&token)?;
         self.count.store(slots.len(), Ordering::Release);
-        slot
+        let mut given_up = self.given_up();
+        if given_up.len() == GIVEN_UP_KEPT {
+            given_up.pop_front();
+        }
+        given_up.push_back(token);
+        Some(slot)
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, VecDeque<Token>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -171,9 +190,8 @@ impl Desk {
             "ask" => self.slots().get(&token).map(|slot| slot.put(Push::UNSURE)),
             "contended" => self.contended(token, rest),
             "forced" => {
-                let (lock, by) = rest.split_once('\n')?;
-                let (key, loss) = (self.keys.parse_lock(lock.as_bytes())?, Loss::Forced(by.into()));
-                self.server.tell(Notice::Lost { key, token, loss });
+                let (lock, _) = rest.split_once('\n')?;
+                self.look_who_forced(self.keys.parse_lock(lock.as_bytes())?, token);
                 Some(())
             }
             _ => None,
@@ -202,7 +220,10 @@ impl Desk {
         let slot = self.slots().get(&token).cloned();
         match slot {
             Some(slot) => slot.put(Push { fence, contended, turn }),
-            None => self.disown(self.keys.parse_lock(fields.next()?.as_bytes())?, token),
+            None if self.given_up().contains(&token) => {
+                self.disown(self.keys.parse_lock(fields.next()?.as_bytes())?, token);
+            }
+            None => tracing::debug!("a grant for a claim that never waited here is ignored"),
         }
         Some(())
     }
@@ -214,6 +235,22 @@ impl Desk {
         let (run, commands) = (Run::disown(&self.keys, &key, token), self.commands.clone());
         tokio::spawn(async move {
             let _ = run.on::<Freed>(commands.of(&key)).await;
+        });
+    }
+
+    /// Tells the engine that the lock was released by force, if the server says so too. If that cannot be
+    /// read, the next renewal finds out.
+    fn look_who_forced(&self, key: Key, token: Token) {
+        let (server, commands) = (self.server.clone(), self.commands.clone());
+        let mut get = redis::cmd("GET");
+        get.arg(self.keys.forced(&key, token));
+        tokio::spawn(async move {
+            let link = commands.of(&key);
+            let Ok(live) = link.live().await else { return };
+            let by = link.call(&live, get).await.ok().map(redis::from_redis_value);
+            if let Some(Ok(Some(by))) = by {
+                server.tell(Notice::Lost { key, token, loss: Loss::Forced(by) });
+            }
         });
     }
 }

@@ -7,7 +7,7 @@ use tenure_core::backend::{Attempt, Backend, Grant, Loss, Release, Term, Then};
 use tenure_core::{Claim, Lease, Locker};
 use tenure_redis::Redis;
 use tenure_testkit::servers::{RedisServer, Reply};
-use tenure_testkit::wait::{eventually, lapse, within};
+use tenure_testkit::wait::{eventually, eventually_blocking, lapse, within};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::relay::{Relay, Way};
@@ -201,24 +201,48 @@ async fn abandoned_waits_leave() {
     within("the turn", next).await.unwrap();
 }
 
-/// A grant that is told to a process which does not know the claim is given back at once.
+/// A grant for a claim that its process has given up is given back at once: a heartbeat was carried out
+/// after the abandon.
 #[tokio::test]
 async fn a_grant_for_nobody_is_given_back() {
     let server = RedisServer::start();
     let (a, b, c) = (redis(&server).await, redis(&server).await, redis(&server).await);
     let held = lease(&a, "k", LONG).await;
     // Longer than the test would wait for its end.
-    let known = claim("k", Duration::from_secs(600));
-    waiting(&server, &b, &known).await.abort();
+    let late = claim("k", Duration::from_secs(600));
+    waiting(&server, &b, &late).await.abort();
     let next = waiting(&server, &c, &claim("k", LONG)).await;
-    // The same place under a token that its process has never heard of.
-    let (token, ghost) = (known.token().expose(), "f".repeat(32));
-    let forged = place(&server, &known).unwrap().replace(&token, &ghost);
-    b.abandon(&known).await.unwrap();
-    server.client().command(&["ZADD", QUEUE, "1", &forged]);
-    server.client().command(&["HSET", BEATS, &ghost, "9000000000000 push"]);
+    let left = place(&server, &late).unwrap();
+    b.abandon(&late).await.unwrap();
+    server.client().command(&["ZADD", QUEUE, "1", &left]);
+    server.client().command(&["HSET", BEATS, &late.token().expose(), "9000000000000 push"]);
     released(&a, &held).await;
     within("the turn of the next", next).await.unwrap();
+}
+
+/// Somebody who can read the lock's value and publish, and no more, cannot make its holder's process
+/// release it: neither by a forged grant nor by a forged release by force.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_message_releases_nothing() {
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+get", "+publish"];
+    server.client().command(&[&["ACL", "SETUSER", "forger"], &rights[..]].concat());
+    let mut forger = server.client();
+    forger.command(&["AUTH", "forger", "hunter2"]);
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    for (word, rest) in [("granted", format!("1:-:{LOCK}")), ("forced", format!("{LOCK}\nforged"))]
+    {
+        let guard = a.lock("k").ttl(Duration::from_secs(300)).await.unwrap();
+        let value = forger.text(&["GET", LOCK]).unwrap();
+        let (client, token) = (value.split(':').nth(1).unwrap(), value.split(':').nth(2).unwrap());
+        let (inbox, message) = (format!("tenure:inbox:{client}"), format!("{word}:{token}:{rest}"));
+        let heard = || forger.command(&["PUBLISH", &inbox, &message]) == Reply::Int(1);
+        eventually_blocking("its process to hear it", heard);
+        let rival = b.lock("k").wait(Duration::from_secs(1)).await;
+        assert!(rival.unwrap_err().is_timeout(), "{word}");
+        assert!(get(&server, LOCK).unwrap().contains(token) && guard.is_held(), "{word}");
+        guard.release().await.unwrap();
+    }
 }
 
 /// t34: an inbox that is cut comes back by itself, and the wait goes on where it was.
