@@ -19,6 +19,17 @@ use crate::key::Key;
 use crate::options::{Options, Reentry, Renew, Wait, WithinProcess};
 use crate::owner::Owner;
 
+/// The longest label and the longest reason, in characters: the rest is cut off. Both are kept on the
+/// server with the lock and with every place in its queue.
+const WORDS_MAX: usize = 200;
+
+pub(crate) fn cut(words: Arc<str>) -> Arc<str> {
+    match words.char_indices().nth(WORDS_MAX) {
+        Some((end, _)) => words[..end].into(),
+        None => words,
+    }
+}
+
 /// What is asked for, on its way down.
 #[derive(Debug)]
 pub(crate) struct Ask {
@@ -170,14 +181,15 @@ macro_rules! setters {
             }
 
             /// What to show with the lock: a trace id, a request id. Of no effect on who may hold it.
+            /// Cut after 200 characters.
             pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
-                self.0.label = Some(label.into());
+                self.0.label = Some($crate::request::cut(label.into()));
                 self
             }
 
-            /// Why the lock is taken, shown to whoever waits.
+            /// Why the lock is taken, shown to whoever waits. Cut after 200 characters.
             pub fn reason(mut self, reason: impl Into<Arc<str>>) -> Self {
-                self.0.reason = Some(reason.into());
+                self.0.reason = Some($crate::request::cut(reason.into()));
                 self
             }
 

@@ -37,6 +37,16 @@ pub async fn the_holder_is_shown<F: Fixture>(f: &F) {
     assert!(!b.is_locked(&key).await.unwrap());
 }
 
+/// A13: a label and a reason are kept up to 200 characters each, whatever their length in bytes.
+pub async fn long_words_are_cut<F: Fixture>(f: &F) {
+    let (a, key, long) = (f.locker().await, f.key("k"), "ü".repeat(100_000));
+    let guard = a.lock(&key).label(&*long).reason(&*long).await.unwrap();
+    let holder = look(&a, &key).await.expect("it is held").holders.remove(0).holder;
+    assert_eq!(holder.label.map(|label| label.chars().count()), Some(200));
+    assert_eq!(holder.reason.map(|reason| reason.chars().count()), Some(200));
+    guard.release().await.unwrap();
+}
+
 /// A13: `hold_count` is this process's, and counts depth.
 pub async fn hold_count_is_mine<F: Fixture>(f: &F) {
     let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());

@@ -78,6 +78,7 @@ macro_rules! conformance {
         $crate::conformance_group! { $fixture; inspect:
             nothing_is_none,
             the_holder_is_shown,
+            long_words_are_cut,
             hold_count_is_mine,
             waiters_are_shown,
             list_takes_a_glob,
