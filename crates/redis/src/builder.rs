@@ -14,7 +14,7 @@ use tenure_core::{Error, Token};
 
 use crate::backend::Redis;
 use crate::client::Client;
-use crate::keys::Keys;
+use crate::keys::{self, Keys};
 use crate::link::{Dial, Login, Route, Target};
 use crate::sentinel::Sentinels;
 use crate::tls::{Ca, Secure, Tls};
@@ -319,6 +319,12 @@ impl Builder {
                 "invalid prefix `{shown}`: one to {PREFIX_MAX} bytes without control characters"
             )));
         }
+        if let Some((other, ours)) = keys::other_prefix(prefix) {
+            return Err(Error::invalid(format!(
+                "invalid prefix `{prefix}`: `{ours}` is ours, and its keys could be those of the prefix \
+                 `{other}`"
+            )));
+        }
         bounded("connect_timeout", self.connect_timeout)?;
         bounded("response_timeout", self.response_timeout)?;
         let size = self.pool_size;
@@ -359,6 +365,11 @@ mod tests {
         assert_eq!(
             refused(Redis::builder("redis://h").prefix("")),
             "invalid prefix ``: one to 64 bytes without control characters"
+        );
+        assert_eq!(
+            refused(Redis::builder("redis://h").prefix("tenure:lock")),
+            "invalid prefix `tenure:lock`: `lock` is ours, and its keys could be those of the prefix \
+             `tenure`"
         );
         assert_eq!(
             refused(Redis::builder("redis://h").response_timeout(Duration::ZERO)),

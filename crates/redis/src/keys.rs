@@ -60,6 +60,16 @@ pub(crate) struct Keys {
     inboxes: Arc<str>,
 }
 
+/// The prefix whose keys those of `prefix` could be, and the name of ours that says so: under `tenure:lock`
+/// the fence is the lock `fence` of `tenure`.
+pub(crate) fn other_prefix(prefix: &str) -> Option<(&str, &str)> {
+    prefix.match_indices(':').find_map(|(end, _)| {
+        let name = prefix[end + 1..].split(':').next()?;
+        let is_ours = |ours: &str| ours.trim_end_matches(':') == name;
+        OURS.into_iter().any(is_ours).then_some((&prefix[..end], name))
+    })
+}
+
 /// Names to try rights on.
 pub(crate) struct Probe {
     pub(crate) text: String,
@@ -308,6 +318,19 @@ mod tests {
             assert_eq!(whole, format!("tenure:{name}").as_bytes());
         }
         assert_eq!(keys.fenced(b"\xff").concat(), b"tenure:fenced:\xff");
+    }
+
+    /// A prefix that could spell another one's keys is found, and no other.
+    #[test]
+    fn prefixes_that_collide() {
+        for (prefix, other, ours) in
+            [("a:lock", "a", "lock"), ("a:b:fenced:c", "a:b", "fenced"), ("a:fence:", "a", "fence")]
+        {
+            assert_eq!(other_prefix(prefix), Some((other, ours)), "{prefix}");
+        }
+        for prefix in ["tenure", "lock", "lock:a", "a:locks", "a:b", "a:b:", "a:relock"] {
+            assert_eq!(other_prefix(prefix), None, "{prefix}");
+        }
     }
 
     /// t59: a prefix with glob characters is taken literally.
