@@ -350,9 +350,12 @@ impl Shared {
     pub(crate) fn refused(&self, claim: &Claim, asked: &Asked) -> Trouble {
         match asked {
             Asked::WrongType(key) => self.refusal(format!("the key `{key}` is not a string")),
-            Asked::Corrupt(count) => {
-                let (key, count) = (self.keys.fence(claim.key()), count.escape_debug());
-                self.refusal(format!("the fence counter `{key}` holds `{count}`, no count"))
+            // Without what is there: where prefixes collide it may be a lock's value, with its token.
+            Asked::Corrupt(length) => {
+                let key = self.keys.fence(claim.key());
+                self.refusal(format!(
+                    "the fence counter `{key}` holds no count, but {length} bytes"
+                ))
             }
             _ => {
                 let key = self.keys.lock(claim.key());

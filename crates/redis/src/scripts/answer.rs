@@ -63,8 +63,8 @@ pub(crate) enum Asked {
     WrongType(String),
     /// The key has a value and no end: waiting for it would last for ever.
     Endless,
-    /// The fence counter holds this, which no count can have reached.
-    Corrupt(String),
+    /// The fence counter holds so many bytes, which are no count.
+    Corrupt(usize),
 }
 
 impl Answer for Asked {
@@ -77,7 +77,7 @@ impl Answer for Asked {
             "held" => Some(Asked::Held { value: bytes(rest.next()?)?, left: left(rest.next()?)? }),
             "type" => Some(Asked::WrongType(lossy(rest.next()?)?)),
             "endless" => Some(Asked::Endless),
-            "count" => Some(Asked::Corrupt(lossy(rest.next()?)?)),
+            "count" => Some(Asked::Corrupt(bytes(rest.next()?)?.len())),
             _ => None,
         }
     }
