@@ -379,7 +379,8 @@ impl Shared {
             return Err(trouble.into());
         }
         claim.saw(Sight::trouble(trouble.into()));
-        Ok(jittered(claim.retry_interval()))
+        // Asks in time for the next heartbeat: else one lost reply would cost it its place in the queue.
+        Ok(jittered(claim.retry_interval().min(HEARTBEAT)))
     }
 
     /// A server that cannot be reached is waited for as long as one connection or a failover may take,

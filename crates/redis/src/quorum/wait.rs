@@ -123,7 +123,7 @@ impl Shared {
             return Err(fault);
         }
         claim.saw(Sight::trouble(fault));
-        Ok(jittered(claim.retry_interval()))
+        Ok(jittered(claim.retry_interval().min(HEARTBEAT)))
     }
 
     /// Waits until a majority of the nodes have told that the lock is free, or for a moment after the

@@ -1,15 +1,17 @@
 //! What networks do to requests and replies.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::Renew;
-use tenure_core::backend::{Attempt, Backend, FaultKind, Loss};
+use tenure_core::backend::{Attempt, Backend, FaultKind, Loss, Then};
+use tenure_core::{Claim, Renew, Terms, Token};
 use tenure_redis::Redis;
 use tenure_testkit::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{
-    claim, clients, get, is_freed, locker, locker_through, proxied, pttl, redis_at, requests, whole,
+    claim, clients, get, is_freed, kind, lease, locker, locker_through, proxied, pttl, redis,
+    redis_at, requests, whole,
 };
 
 const LOCK: &str = "tenure:lock:k";
@@ -55,6 +57,30 @@ async fn t04_a_swallowed_reply() {
     assert!(guard.is_held() && proxy.struck() == 2);
     guard.release().await.unwrap();
     is_freed(&server, "k").await;
+}
+
+/// One lost reply costs a waiter neither its place nor its turn, however long its retry interval is.
+#[tokio::test]
+async fn a_lost_reply_costs_no_place() {
+    let (server, proxy) = proxied();
+    let (a, b, c) = (redis(&server).await, redis_at(&proxy.url()).await, redis(&server).await);
+    let (held, second) = (lease(&a, "k", LONG).await, claim("k", LONG));
+    let terms = Terms::new(LONG).retry_interval(Duration::from_secs(20));
+    let key = second.key().clone();
+    let first = Arc::new(Claim::new(key, Token::random().unwrap(), terms));
+    let mut turns = Vec::new();
+    for (store, claim) in [(b, &first), (c, &second)] {
+        let waits = claim.clone();
+        turns.push(tokio::spawn(async move { store.acquire(&waits).await.unwrap() }));
+        eventually("it to wait", || async { kind(&server, claim) == "push" }).await;
+    }
+    proxy.rule(Rule::on(Way::Replies, Deed::Swallow).containing("queued").once());
+    eventually("a reply to be lost", || async { proxy.struck() == 1 }).await;
+    // For longer than a waiter is believed that says nothing.
+    lapse(Duration::from_secs(6)).await;
+    a.release(&held, Then::Free).await.unwrap();
+    within("the turn of the first", &mut turns[0]).await.unwrap();
+    assert_eq!(kind(&server, &second), "push", "the second still waits");
 }
 
 /// A client of a server that knows the scripts: what it says of one that it does not know names no
