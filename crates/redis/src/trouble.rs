@@ -260,9 +260,10 @@ const WORDS: [(&str, Cause, &str); 18] = [
 
 macro_rules! rights {
     () => {
-        "~PREFIX:* &PREFIX:inbox:* +eval +evalsha +get +getrange +set +del +exists +pttl +pexpire \
+        "~PREFIX:* resetchannels &PREFIX:inbox:* +eval +evalsha +get +getrange +set +del +exists +pttl +pexpire \
          +time +zadd +zrem +zrange +zrevrange +zrank +zscore +zcard +zpopmin +zremrangebyscore +hget \
-         +hset +hdel +hgetall +publish +subscribe +pubsub +scan +info +ping +client"
+         +hset +hdel +publish +subscribe +pubsub|numsub +scan +select +wait +info +ping +client|id \
+         +client|kill +client|tracking"
     };
 }
 
@@ -277,8 +278,18 @@ fn meaning(word: &str, rest: &str) -> (Cause, &'static str) {
     }
     match rest {
         "max number of clients reached" => (Cause::NotNow, "the server has too many clients"),
-        // What version 7.0 says of rights inside a script.
-        rest if rest.starts_with("The user executing the script can't") => (Cause::Refused, NOPERM),
+        // What is said of rights inside a script, up to version 7.0 and from 7.2 on; and of a database,
+        // whose refusal the driver tells without its first word.
+        rest if [
+            "The user executing the script can't",
+            "ACL failure in script",
+            "no permissions to run",
+        ]
+        .iter()
+        .any(|text| rest.contains(text)) =>
+        {
+            (Cause::Refused, NOPERM)
+        }
         rest if rest.contains("unknown command") => {
             (Cause::Refused, "a command that we need is disabled or renamed")
         }
@@ -340,6 +351,21 @@ mod tests {
     fn t66_our_words_are_cut() {
         let said = read("ERR", "unknown command 'SET', with args beginning with: 'k' 'secret' ").1;
         assert!(said.ends_with(": ERR unknown command 'SET'"), "{said}");
+    }
+
+    /// A right that is missing inside a script is said in three ways.
+    #[test]
+    fn rights_missing_inside_a_script() {
+        for rest in [
+            "Error running script (call to f_1): @user_script:14: @user_script: 14: The user executing \
+             the script can't run this command or subcommand",
+            "The user executing the script can't access at least one of the keys mentioned in the \
+             command arguments script: 1, on @user_script:1.",
+            "ACL failure in script: User u has no permissions to run the 'del' command script: 1, on \
+             @user_script:1.",
+        ] {
+            assert!(read("ERR", rest).1.contains("the user lacks a right"), "{rest}");
+        }
     }
 
     /// Before version 7 the word stands inside: it is found there.

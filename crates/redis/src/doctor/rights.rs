@@ -16,9 +16,11 @@ use crate::trouble::{RIGHTS, Trouble};
 /// For how long, in milliseconds, a key of ours can be left if we die meanwhile.
 const LEFT_MAX: u32 = 5_000;
 /// Commands without which locks work, only not as well.
-const OPTIONAL: [&str; 4] = ["publish", "pubsub", "scan", "client"];
-/// The one command that is tried by listening, see `listening.rs`.
-const LISTEN: &str = "subscribe";
+const OPTIONAL: [&str; 6] =
+    ["publish", "pubsub|numsub", "scan", "client|id", "client|kill", "client|tracking"];
+/// Commands that are not tried here: the first is by listening, see `listening.rs`; the others are needed
+/// with another database and with replicas only, and then a refusal names them.
+const NOT_TRIED: [&str; 3] = ["subscribe", "select", "wait"];
 /// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
@@ -56,7 +58,8 @@ pub(super) fn line(user: &str, keys: &Keys) -> String {
 
 /// The commands by name.
 fn commands() -> impl Iterator<Item = &'static str> {
-    RIGHTS.split(' ').filter_map(|right| right.strip_prefix('+')).filter(|name| *name != LISTEN)
+    let named = RIGHTS.split(' ').filter_map(|right| right.strip_prefix('+'));
+    named.filter(|name| !NOT_TRIED.contains(name))
 }
 
 async fn missing(visit: &mut Visit, keys: &Keys) -> Result<Missing, Trouble> {
@@ -91,11 +94,13 @@ async fn missing(visit: &mut Visit, keys: &Keys) -> Result<Missing, Trouble> {
 
 /// A command in a form that changes nothing; `text` is a text, or absent.
 fn form(name: &str, text: &str, channel: &str) -> Cmd {
-    let mut command = redis::cmd(&name.to_ascii_uppercase());
+    let mut words = name.split('|');
+    let mut command = redis::cmd(&words.next().unwrap_or_default().to_ascii_uppercase());
+    words.for_each(|word| _ = command.arg(word));
     match name {
         "eval" => command.arg("return 1").arg(1).arg(text),
         "evalsha" => command.arg(NO_SCRIPT).arg(1).arg(text),
-        "get" | "exists" | "pttl" | "zcard" | "hgetall" | "del" => command.arg(text),
+        "get" | "exists" | "pttl" | "zcard" | "del" => command.arg(text),
         "getrange" | "zrange" | "zrevrange" | "zremrangebyscore" => command.arg(text).arg(0).arg(0),
         "zpopmin" => command.arg(text).arg(0),
         "pexpire" => command.arg(text).arg(LEFT_MAX),
@@ -103,9 +108,10 @@ fn form(name: &str, text: &str, channel: &str) -> Cmd {
         "hset" => command.arg(text).arg("f").arg("v"),
         "zrem" | "zrank" | "zscore" | "hget" | "hdel" => command.arg(text).arg("m"),
         "publish" => command.arg(channel).arg(""),
-        "pubsub" => command.arg("NUMSUB").arg(channel),
+        "pubsub|numsub" => command.arg(channel),
         "scan" => command.arg(0).arg("MATCH").arg(text).arg("COUNT").arg(1),
-        "client" => command.arg("ID"),
+        "client|kill" => command.arg("ID").arg(0),
+        "client|tracking" => command.arg("OFF"),
         _ => &mut command,
     };
     command
@@ -117,7 +123,7 @@ impl Missing {
         let Err(trouble) = reply else { return true };
         let said = trouble.to_string();
         match trouble.word() {
-            "NOPERM" if said.contains("channel") => self.channels = true,
+            "NOPERM" if said.contains(" channel") => self.channels = true,
             "NOPERM" if said.contains("a key") || said.contains("the keys") => self.keys = true,
             "NOPERM" => add(&mut self.commands, name),
             _ if said.contains("unknown command") => add(&mut self.disabled, name),
@@ -174,7 +180,7 @@ mod tests {
             let words = form(name, "k", "c").args_iter().count();
             assert!(words > 1, "`{name}` is tried without arguments");
         }
-        assert!(commands().all(|name| name != LISTEN) && RIGHTS.contains("+subscribe"));
+        assert!(NOT_TRIED.iter().all(|name| RIGHTS.contains(&format!("+{name}"))));
     }
 
     /// What is missing is said as the line would have it.

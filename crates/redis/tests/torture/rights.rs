@@ -1,15 +1,23 @@
 //! Passwords and rights.
 
 use std::error::Error as _;
+use std::time::Duration;
 
-use tenure_core::{Error, Locker};
+use tenure_core::backend::Loss;
+use tenure_core::doctor::Verdict;
+use tenure_core::{Error, Locker, Owner};
 use tenure_redis::Redis;
 use tenure_testkit::servers::{RedisServer, Reply};
-use tenure_testkit::wait::within;
+use tenure_testkit::wait::{eventually, lapse, within};
 
-use crate::support::{get, whole};
+use crate::support::{get, redis_at, whole};
 
 const LOCK: &str = "tenure:lock:k";
+const LONG: Duration = Duration::from_secs(300);
+
+async fn locker_at(url: &str) -> Locker {
+    Locker::new(redis_at(url).await)
+}
 
 async fn refused(url: &str) -> String {
     let error = within("a refusal", Redis::connect(url)).await.unwrap_err();
@@ -64,6 +72,15 @@ async fn t63_no_scripts() {
     names(&error, "'evalsha'");
 }
 
+/// t63: a user who may not choose a database is told so.
+#[tokio::test]
+async fn t63_no_database() {
+    let server = RedisServer::start();
+    user(&server, &["~*", "&*", "+@all", "-select"]).await;
+    let error = Redis::connect(&format!("{}/3", limited(&server))).await.unwrap_err();
+    names(&error, "+select");
+}
+
 /// t63: a user who may not touch the fence gets no lock, and leaves none behind.
 #[tokio::test]
 async fn t63_no_fence() {
@@ -103,27 +120,106 @@ async fn t63_no_del() {
     assert!(next.is_held());
 }
 
-/// The rights that a refusal names are enough, and no more is needed.
-#[tokio::test]
-async fn t63_the_rights_named_are_enough() {
-    let server = RedisServer::start();
-    let none = user(&server, &["~*", "+info", "+client"]).await;
+/// The rights that a refusal names, as words of an ACL.
+async fn named_rights(server: &RedisServer) -> Vec<String> {
+    let none = user(server, &["~*", "+info", "+client|id"]).await;
     let refusal = whole(&none.lock("k").await.unwrap_err());
     let named = refusal.split('`').find(|part| part.starts_with('~')).unwrap();
-    let named = named.replace("PREFIX", "tenure");
-    let locker = user(&server, &named.split(' ').collect::<Vec<_>>()).await;
-    let guard = locker.lock("k").ttl(std::time::Duration::from_millis(600)).await.unwrap();
-    tenure_testkit::wait::lapse(std::time::Duration::from_millis(900)).await;
-    assert!(guard.is_held(), "renewed");
-    let next = Locker::new(Redis::connect(&limited(&server)).await.unwrap());
-    let next = tokio::spawn(next.lock("k").into_future());
-    tenure_testkit::wait::eventually("the next to wait", || async {
-        locker.list("*").await.unwrap()[0].waiters.as_ref().is_some_and(|queue| queue.len() == 1)
+    named.replace("PREFIX", "tenure").split(' ').map(Into::into).collect()
+}
+
+/// How often the server was sent a command, also by scripts; of a subcommand where it counts those.
+fn calls(stats: &str, command: &str) -> u64 {
+    let count = |name: &str| {
+        let start = format!("cmdstat_{name}:calls=");
+        stats.lines().find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+    };
+    count(command).or(count(command.split('|').next().unwrap())).unwrap_or(0)
+}
+
+/// What the server has refused to the user.
+fn denied(server: &RedisServer) -> Vec<Reply> {
+    match server.client().command(&["ACL", "LOG"]) {
+        Reply::Many(entries) => entries,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The rights that a refusal names are enough for everything that locks do, in another database and
+/// with replicas too; and each of them is used. A user may listen to every channel before: that is the
+/// default of servers before version 7.
+#[tokio::test(flavor = "multi_thread")]
+async fn t63_the_rights_named_are_enough() {
+    let server = RedisServer::start_with(&["--acl-pubsub-default", "allchannels"]);
+    let named = named_rights(&server).await;
+    user(&server, &named.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    server.client().command(&["ACL", "LOG", "RESET"]);
+    server.client().command(&["CONFIG", "RESETSTAT"]);
+    let url = format!("{}/3", limited(&server));
+    let (a, b) = (locker_at(&url).await, locker_at(&url).await);
+    let mut watch = a.watch("*").await.unwrap();
+    let watched = b.lock("watched").await.unwrap();
+    within("an event", watch.next()).await.unwrap();
+    watched.release().await.unwrap();
+
+    // Renewed, waited for, seen, and handed over; by the short forms and by the full ones.
+    for waits in [Duration::ZERO, Duration::from_millis(1_500)] {
+        let guard = a.lock("k").ttl(Duration::from_millis(600)).await.unwrap();
+        let next = tokio::spawn(b.lock("k").into_future());
+        eventually("the next to wait", || async {
+            a.list("*").await.unwrap()[0].waiters.as_ref().is_some_and(|queue| queue.len() == 1)
+        })
+        .await;
+        lapse(waits).await;
+        guard.release().await.unwrap();
+        within("the lock", next).await.unwrap().unwrap().release().await.unwrap();
+    }
+
+    // Shared by two, closed for a while, without a fence, taken away.
+    let owner = Owner::shared("run");
+    let mut share = a.lock("shared").owner(owner.clone()).await.unwrap();
+    for locker in [&b, &a] {
+        let other = locker.lock("shared").owner(owner.clone()).await.unwrap();
+        share.release().await.unwrap();
+        share = other;
+    }
+    share.release().await.unwrap();
+    let closed = a.lock("closed").at_least(Duration::from_millis(200)).await.unwrap();
+    closed.release().await.unwrap();
+    within("a closed lock", b.lock("closed").fencing(false).into_future()).await.unwrap();
+    let held = a.lock("forced").ttl(LONG).await.unwrap();
+    let seen = b.inspect("forced").await.unwrap().unwrap().holders[0].token.unwrap();
+    b.force_release("forced", seen, "ann").await.unwrap();
+    assert_eq!(within("the loss", held.lost()).await, Loss::Forced("ann".into()));
+
+    // A connection that is replaced is closed at the server; replicas are waited for.
+    server.pause();
+    assert!(a.try_lock("late").ttl(LONG).await.unwrap_err().is_unknown());
+    server.go_on();
+    eventually("a late grant to be undone", || async {
+        b.inspect("late").await.is_ok_and(|info| info.is_none())
     })
     .await;
-    guard.release().await.unwrap();
-    let next = within("the lock", next).await.unwrap().unwrap();
-    next.release().await.unwrap();
+    let careful = locker_at(&format!("{url}?replicas=1")).await;
+    let few = careful.lock("k").await.unwrap_err();
+    assert!(whole(&few).contains("0 of 1 replicas"), "{}", whole(&few));
+
+    assert_eq!(denied(&server), []);
+    let stats = server.client().text(&["INFO", "commandstats"]).unwrap();
+    for command in named.iter().filter_map(|right| right.strip_prefix('+')) {
+        assert!(calls(&stats, command) > 0, "`{command}` is not needed");
+    }
+    let findings = a.examine().await.unwrap();
+    let rights = findings.iter().find(|finding| finding.check == "rights").unwrap();
+    assert_eq!(rights.verdict, Verdict::Good, "{rights:?}");
+}
+
+/// t63: a right that is missing inside a script is named, on every version of the server.
+#[tokio::test]
+async fn t63_a_right_missing_inside_a_script() {
+    let server = RedisServer::start();
+    let locker = user(&server, &["~*", "&*", "+@all", "-exists"]).await;
+    names(&locker.try_lock("k").await.unwrap_err(), "+exists");
 }
 
 /// t05, t63: where connections may not be closed for us, a late grant is undone all the same.

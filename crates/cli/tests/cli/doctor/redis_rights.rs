@@ -25,7 +25,8 @@ fn t63_rights() {
     let advice = flaw["advice"].as_str().unwrap().to_owned();
     let line = advice.split('`').nth(1).unwrap();
     let words: Vec<_> = line.split(' ').collect();
-    assert_eq!(words[..5], ["ACL", "SETUSER", "limited", "~tenure:*", "&tenure:inbox:*"]);
+    let start = ["ACL", "SETUSER", "limited", "~tenure:*", "resetchannels", "&tenure:inbox:*"];
+    assert_eq!(words[..6], start);
     found.ends_with(2);
     let url = user(&server, &words[3..]);
     let found = doctor(&url);
