@@ -6,6 +6,7 @@
 //! Absent on purpose: no clock arithmetic (`time.rs`), no knowledge of any server.
 
 use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::backend::{Attempt, FaultKind, Grant};
 use crate::claim::{Claim, Holder, Sight};
 use crate::engine::Engine;
 use crate::error::{Error, Waited};
-use crate::gate::{Entry, Hold, Lead, Patience, Turn};
+use crate::gate::{Entry, Hold, Lead, Patience, Ticket, Turn};
 use crate::lease::Lease;
 use crate::options::{Renew, Wait};
 use crate::request::{Ask, Cancel};
@@ -90,7 +91,7 @@ async fn next_turn(
     let _waiting = bounds.begin_waiting(engine);
     // No need to look for a shutdown: it tells those in the queue itself.
     let told = bounds.within(ticket.turn(), pending()).await;
-    told.map_err(|end| bounds.error(ask, end, engine.gates.holder(&ask.key)))
+    told.map_err(|end| bounds.error_seen(ask, end, engine.gates.sight(&ask.key)))
 }
 
 /// Asks the server on behalf of the gate, and waits.
@@ -107,14 +108,15 @@ async fn ask_server(
     let claim = lead.claim(ask)?;
     let asked = {
         let _waiting = engine.observe.waiting();
-        bounds.within(engine.backend.acquire(&claim), claim.closed()).await
+        let closed = claim.closed(|| engine.gates.answer_tries(&ask.key));
+        bounds.within(engine.backend.acquire(&claim), closed).await
     };
     if claim.sees_a_holder() {
         bounds.count_contention(engine);
     }
     // When a bound ends the wait, the lead is dropped, and with it goes the claim: to the next
     // local waiter, or away.
-    let answer = asked.map_err(|end| bounds.error_seen(ask, end, claim.sight()))?;
+    let answer = asked.map_err(|end| bounds.error_seen(ask, end, engine.gates.sight(&ask.key)))?;
     match answer {
         Ok(grant) => settle(lead, engine, ask, claim, grant),
         Err(fault) => {
@@ -160,10 +162,10 @@ async fn by_attempts(
     bounds: &mut Bounds,
     most: u32,
 ) -> Result<Hold, Error> {
-    let mut made = 1;
+    let (mut made, mut sight) = (1, Sight::nothing_heard());
     loop {
         let tried = bounds.within(attempt(engine, ask), engine.closing.cancelled()).await;
-        let holder = match tried.map_err(|end| bounds.error(ask, end, None))?? {
+        let holder = match tried.map_err(|end| bounds.error_seen(ask, end, sight))?? {
             Tried::Got(hold) => return Ok(hold),
             Tried::Busy(holder) => holder,
         };
@@ -177,7 +179,7 @@ async fn by_attempts(
             .within(pause, engine.closing.cancelled())
             .await
             .map_err(|end| bounds.error(ask, end, holder))?;
-        made += 1;
+        (made, sight) = (made + 1, Sight::default());
     }
 }
 
@@ -208,18 +210,27 @@ impl Tried {
 
 async fn attempt(engine: &Arc<Engine>, ask: &Arc<Ask>) -> Result<Tried, Error> {
     engine.start(&ask.key)?;
-    loop {
+    let turn = loop {
         match engine.gates.enter(engine, ask, Patience::Try)? {
-            Entry::Hold(hold) => {
-                return freshen(ask, hold).await?.map(Tried::Got).ok_or_else(|| gone(ask));
-            }
-            Entry::Lead(lead) => return ask_server_once(lead, engine, ask).await,
+            Entry::Hold(hold) => break Turn::Hold(hold),
+            Entry::Lead(lead) => break Turn::Lead(lead),
             Entry::Busy(holder) => return Ok(Tried::Busy(holder)),
             Entry::Stale(lease) => engine.deal_with_loss(&lease),
-            // A `Try` is never queued; should it be, leaving the queue again is the right answer.
-            Entry::Wait(_) => return Ok(Tried::Busy(None)),
+            Entry::Wait(ticket) => break Box::pin(first_news(engine, ask, ticket)).await?,
         }
+    };
+    match turn {
+        Turn::Hold(hold) => freshen(ask, hold).await?.map(Tried::Got).ok_or_else(|| gone(ask)),
+        Turn::Lead(lead) => ask_server_once(lead, engine, ask).await,
+        Turn::Refused(error) if error.is_busy() => Ok(Tried::Busy(error.holder().cloned())),
+        Turn::Refused(error) => Err(error),
     }
+}
+
+/// Another task of this process is asking: waits for what it hears first.
+async fn first_news(engine: &Engine, ask: &Ask, mut ticket: Ticket<'_>) -> Result<Turn, Error> {
+    let news = engine.bounded(pin!(async { Ok(ticket.turn().await) })).await;
+    news.map_err(|fault| Error::backend(Some(&ask.key), fault))
 }
 
 async fn ask_server_once(
@@ -231,10 +242,14 @@ async fn ask_server_once(
     match engine.backend.try_acquire(&claim).await {
         Ok(Attempt::Granted(grant)) => settle(lead, engine, ask, claim, grant).map(Tried::Got),
         Ok(Attempt::Held(holder)) => {
-            lead.disown();
+            lead.busy(&holder);
             Ok(Tried::Busy(Some(*holder)))
         }
-        Err(fault) => Err(Error::backend(Some(&ask.key), fault)),
+        Err(fault) => {
+            let error = Error::backend(Some(&ask.key), fault);
+            lead.fail_tries(&error);
+            Err(error)
+        }
     }
 }
 

@@ -68,7 +68,8 @@ pub trait Backend: Send + Sync + 'static {
     fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>>;
 
     /// Waits until the claim is granted, telling [`Claim::saw`] what is in the way: a holder, or
-    /// trouble with the server that may pass. Called again with a claim that already waits, it goes
+    /// trouble with the server that may pass. The first of these is told within the response time-out:
+    /// other tasks of the process wait for it. Called again with a claim that already waits, it goes
     /// on in the same place. An error means that waiting on is of no use.
     fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>>;
 

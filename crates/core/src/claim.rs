@@ -4,13 +4,13 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::backend::{Fault, Loss};
+use crate::backend::{Fault, FaultKind, Loss};
 use crate::key::Key;
 use crate::time::{Time, UnixMillis};
 
@@ -280,6 +280,11 @@ impl Sight {
     pub fn trouble(fault: Fault) -> Self {
         Sight { trouble: Some(fault), ..Sight::default() }
     }
+
+    /// The wait ended before the server had said anything.
+    pub(crate) fn nothing_heard() -> Self {
+        Sight::trouble(Fault::new(FaultKind::Unknown, "none came within the wait"))
+    }
 }
 
 /// A request to hold a key: made once, sent as often as needed, always under the same token.
@@ -289,14 +294,24 @@ pub struct Claim {
     token: Token,
     terms: Terms,
     process: u32,
-    /// Boxed: it is large, and most claims see nobody.
-    sight: Mutex<Option<Box<Sight>>>,
-    /// Told when the wait is to end because the locker is shut down.
-    closed: Notify,
+    seen: Mutex<Seen>,
+    /// Told when the wait is to end because the locker is shut down, and of the first sight if
+    /// somebody waits for that.
+    told: Notify,
     /// When another process became known to wait; zero if none is. On the claim, as is its loss,
     /// since either may be told before the grant arrives.
     contended: AtomicU64,
     lost: OnceLock<Loss>,
+}
+
+/// What a backend has seen for a claim.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Boxed: it is large, and most claims see nobody.
+    sight: Option<Box<Sight>>,
+    /// Tasks of this process wait for the first sight.
+    awaited: bool,
+    closed: bool,
 }
 
 /// What a claim asks for. Made with [`Terms::new`] and its setters.
@@ -379,8 +394,8 @@ impl Claim {
     /// The same for whoever has asked for the number of this process already, which is a call of the
     /// system each time.
     pub(crate) fn made_by(process: u32, key: Key, token: Token, terms: Terms) -> Self {
-        let (sight, closed, contended, lost) = Default::default();
-        Claim { key, token, terms, process, sight, closed, contended, lost }
+        let (seen, told, contended, lost) = Default::default();
+        Claim { key, token, terms, process, seen, told, contended, lost }
     }
 
     /// What is claimed.
@@ -440,29 +455,51 @@ impl Claim {
 
     /// Called by a backend while the claim waits: what is in the way.
     pub fn saw(&self, sight: Sight) {
-        *self.sight.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(sight));
+        let mut seen = self.seen();
+        seen.sight = Some(Box::new(sight));
+        let awaited = std::mem::take(&mut seen.awaited);
+        drop(seen);
+        if awaited {
+            self.told.notify_one();
+        }
     }
 
     /// What the backend last saw in the way.
     pub fn sight(&self) -> Sight {
-        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
-        sight.as_deref().cloned().unwrap_or_default()
+        self.seen().sight.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// The same; if nothing was seen yet, the task in [`closed`](Self::closed) is told of the first sight.
+    pub(crate) fn await_sight(&self) -> Option<Sight> {
+        let mut seen = self.seen();
+        seen.awaited |= seen.sight.is_none();
+        seen.sight.as_deref().cloned()
     }
 
     /// Whether it last saw somebody in the way.
     pub(crate) fn sees_a_holder(&self) -> bool {
-        let sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
-        sight.as_deref().is_some_and(|sight| sight.holder.is_some())
+        self.seen().sight.as_deref().is_some_and(|sight| sight.holder.is_some())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the wait of whoever leads with this claim, now or when it comes to wait.
     pub(crate) fn close(&self) {
-        self.closed.notify_one();
+        self.seen().closed = true;
+        self.told.notify_one();
     }
 
-    /// Waits for that.
-    pub(crate) async fn closed(&self) {
-        self.closed.notified().await;
+    /// Waits for that. Meanwhile calls `saw` when there is the first sight that somebody waits for.
+    pub(crate) async fn closed(&self, saw: impl Fn()) {
+        loop {
+            self.told.notified().await;
+            if self.seen().closed {
+                return;
+            }
+            saw();
+        }
     }
 
     /// Whether another process is known to wait.

@@ -218,7 +218,7 @@ impl Engine {
         self.spawn(async move {
             let until = engine.clock.now().after(lease.ttl()).max(lease.kept_until());
             let first = engine.release(&lease, then).await;
-            drop(lead);
+            lead.into_iter().for_each(|lead| lead.after_release(first.is_ok()));
             if first.is_err() {
                 let again = || async { engine.release(&lease, then).await.is_ok() };
                 engine.repeat(until, again).await;
@@ -288,7 +288,7 @@ impl Engine {
         }
     }
 
-    async fn bounded<T>(
+    pub(crate) async fn bounded<T>(
         &self,
         call: impl Future<Output = Result<T, Fault>> + Unpin,
     ) -> Result<T, Fault> {

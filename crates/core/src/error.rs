@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::backend::{Fault, FaultKind, Loss};
-use crate::claim::Holder;
+use crate::claim::{Holder, Sight};
 use crate::key::Key;
 
 /// Why a call did not do what was asked.
@@ -64,6 +64,14 @@ pub(crate) enum HeldBy {
 impl Error {
     pub(crate) fn busy(key: &Key, waited: Waited, holder: Option<Holder>) -> Self {
         Why::Busy { key: key.clone(), waited, holder }.into()
+    }
+
+    /// An attempt that was not granted: another holds the lock, or the server could not say.
+    pub(crate) fn at_once(key: &Key, sight: Sight) -> Self {
+        match sight.trouble {
+            Some(fault) => Error::backend(Some(key), fault),
+            None => Error::busy(key, Waited::Not, sight.holder),
+        }
     }
 
     pub(crate) fn cancelled(key: &Key, waited: Duration) -> Self {

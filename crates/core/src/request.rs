@@ -257,8 +257,10 @@ pub(crate) use waiting_setters;
 ///
 /// # Errors
 ///
-/// [`is_busy`](Error::is_busy) if the bound on waiting was reached, [`is_invalid`](Error::is_invalid) for
-/// options that make no sense, and whatever the engine says.
+/// [`is_busy`](Error::is_busy) if the bound on waiting was reached while another held the lock,
+/// [`is_unknown`](Error::is_unknown) or [`is_unavailable`](Error::is_unavailable) if it was reached
+/// and the engine had not answered, [`is_invalid`](Error::is_invalid) for options that make no sense,
+/// and whatever the engine says.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -301,6 +303,9 @@ impl IntoFuture for Lock {
 
 /// A request for a lock that is had at once or not at all: `.await` it for `Some` [`Guard`], or `None` if
 /// another holds it.
+///
+/// If another task of this process is asking the engine for the same key at this moment, the answer to
+/// that task is waited for and shared.
 ///
 /// # Cancel safety
 ///

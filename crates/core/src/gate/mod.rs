@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::backend::Loss;
-use crate::claim::{Claim, Holder};
+use crate::claim::{Claim, Holder, Sight};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fence::Fence;
@@ -179,10 +179,11 @@ impl Gates {
         };
         let tenancy = Tenancy::new(ask, lease, serial, fence, now);
         let hold = tenancy.hold(engine, 1);
-        gate.phase = Phase::Held(tenancy);
+        (gate.phase, gate.heard) = (Phase::Held(tenancy), true);
         engine.observe.holding();
         let mut post = Post::default();
         gate.admit_mates(engine, &mut post);
+        gate.answer_tries(&mut post);
         if !gate.queue.is_empty() {
             gate.heed(engine);
         }
@@ -246,7 +247,8 @@ impl Gates {
             }
             _ => return,
         }
-        gate.phase = Phase::Asking(None);
+        // A lease that ran out may have done so because the server is silent.
+        (gate.phase, gate.heard) = (Phase::Asking(None), *loss != Loss::Expired);
         engine.observe.freed();
         let lead = Lead::new(engine, key);
         drop(table);
@@ -316,9 +318,9 @@ impl Gates {
         }
     }
 
-    /// Who is in the way, as far as this process knows.
-    pub(crate) fn holder(&self, key: &Key) -> Option<Holder> {
-        self.table(key).gates.get(key).and_then(Gate::holder)
+    /// What this process knows of the lock, for one whose wait ends.
+    pub(crate) fn sight(&self, key: &Key) -> Sight {
+        self.table(key).gates.get(key).map(Gate::sight).unwrap_or_default()
     }
 
     /// Makes it known with which claim a lead asks: it is told from now on when the gates are closed.
@@ -327,10 +329,23 @@ impl Gates {
         if table.closed {
             return Err(Error::closed(Some(key)));
         }
+        let mut post = Post::default();
         if let Some(gate) = table.gates.get_mut(key) {
             gate.phase = Phase::Asking(Some(claim.clone()));
+            gate.answer_tries(&mut post);
         }
+        drop(table);
+        post.send();
         Ok(())
+    }
+
+    /// Answers those who only try, if something is known by now.
+    pub(crate) fn answer_tries(&self, key: &Key) {
+        let mut post = Post::default();
+        if let Some(gate) = self.table(key).gates.get_mut(key) {
+            gate.answer_tries(&mut post);
+        }
+        post.send();
     }
 
     /// Lets nobody in any more; those who wait are told.
@@ -339,7 +354,7 @@ impl Gates {
         for mut table in self.tables() {
             table.closed = true;
             for gate in table.gates.values_mut() {
-                waiters.extend(gate.queue.drain(..));
+                waiters.extend(gate.queue.drain(..).chain(gate.tries.drain(..)));
                 asking.extend(gate.claim_asked_with());
             }
         }
@@ -373,7 +388,10 @@ impl Gates {
         let closed = table.closed;
         let Place::Occupied(mut place) = table.gates.entry(lead.key.clone()) else { return claim };
         let gate = place.get_mut();
-        let Some(Waiter { ask, turn, .. }) = gate.queue.pop_front() else {
+        gate.heard |= lead.heard || claim.as_ref().is_some_and(|claim| claim.sees_a_holder());
+        let (queued, tries) = (gate.queue.pop_front(), &mut gate.tries);
+        let waits = queued.is_some();
+        let Some(Waiter { ask, turn, .. }) = queued.or_else(|| tries.pop_front()) else {
             place.remove();
             if closed {
                 self.removed.notify_waiters();
@@ -382,7 +400,8 @@ impl Gates {
         };
         gate.phase = Phase::Asking(None);
         drop(table);
-        let misfit = claim.take_if(|claim| !claim.fits(&ask.terms()));
+        // One that only tries must not take over a claim that may stand in the server's queue.
+        let misfit = claim.take_if(|claim| !waits || !claim.fits(&ask.terms()));
         let mut next = Lead::new(&lead.engine, &lead.key);
         (next.claim, next.not_before) = (claim, lead.not_before);
         // If the waiter has gone meanwhile, its turn is dropped here, and goes to the one after it.
@@ -390,11 +409,14 @@ impl Gates {
         misfit
     }
 
-    /// Fails everyone who waits behind `lead` with the same error.
-    fn fail_all(&self, key: &Key, error: &Error) {
+    /// Fails everyone who waits behind a lead with the same error; or those only who try.
+    fn fail(&self, key: &Key, error: &Error, whom: Patience) {
         let mut table = self.table(key);
         let Some(gate) = table.gates.get_mut(key) else { return };
-        let waiters = std::mem::take(&mut gate.queue);
+        let mut waiters = std::mem::take(&mut gate.tries);
+        if whom == Patience::Queue {
+            waiters.extend(gate.queue.drain(..));
+        }
         drop(table);
         for waiter in waiters {
             let _ = waiter.turn.send(Turn::Refused(error.clone()));
@@ -404,9 +426,11 @@ impl Gates {
     fn leave(&self, key: &Key, number: u64) {
         let mut table = self.table(key);
         let Some(gate) = table.gates.get_mut(key) else { return };
-        // Numbers rise from front to back.
-        if let Ok(at) = gate.queue.binary_search_by_key(&number, |waiter| waiter.number) {
-            gate.queue.remove(at);
+        for line in [&mut gate.queue, &mut gate.tries] {
+            // Numbers rise from front to back.
+            if let Ok(at) = line.binary_search_by_key(&number, |waiter| waiter.number) {
+                line.remove(at);
+            }
         }
     }
 }

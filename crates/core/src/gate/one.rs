@@ -14,7 +14,7 @@ use super::rights::{Departure, Lead, Ticket};
 use super::tenancy::Tenancy;
 use super::{Entry, Gates, Patience, Turn};
 use crate::backend::Then;
-use crate::claim::{Claim, Holder};
+use crate::claim::{Claim, Sight};
 use crate::engine::Engine;
 use crate::error::{Error, HeldBy};
 use crate::lease::Ended;
@@ -26,6 +26,10 @@ use crate::time::Time;
 pub(super) struct Gate {
     pub(super) phase: Phase,
     pub(super) queue: VecDeque<Waiter>,
+    /// Those who only try. They wait for the first thing that is known of the lock, not for the lock.
+    pub(super) tries: VecDeque<Waiter>,
+    /// The server has answered the last time that it was asked here.
+    pub(super) heard: bool,
 }
 
 #[derive(Debug)]
@@ -44,7 +48,8 @@ pub(super) struct Waiter {
 
 impl Gate {
     pub(super) fn asking() -> Self {
-        Gate { phase: Phase::Asking(None), queue: VecDeque::new() }
+        let (queue, tries) = Default::default();
+        Gate { phase: Phase::Asking(None), queue, tries, heard: false }
     }
 
     /// Another owner has the lock or is asking for it.
@@ -55,19 +60,26 @@ impl Gate {
         patience: Patience,
         number: u64,
     ) -> Result<Entry<'a>, Error> {
-        if ask.options.within_process == WithinProcess::Fail {
-            return Err(Error::already_held(&ask.key, HeldBy::ThisProcess));
-        }
-        if patience == Patience::Try {
-            return Ok(Entry::Busy(self.holder()));
-        }
         // Nobody would ever give a forked child its turn.
         if engine.is_forked() {
             return Err(Error::forked(&ask.key));
         }
-        self.heed(engine);
+        let fails = ask.options.within_process == WithinProcess::Fail;
+        let known = if fails || patience == Patience::Try { self.known() } else { None };
+        match known {
+            Some(Sight { trouble: Some(fault), .. }) => {
+                return Err(Error::backend(Some(&ask.key), fault));
+            }
+            _ if fails => return Err(Error::already_held(&ask.key, HeldBy::ThisProcess)),
+            Some(sight) => return Ok(Entry::Busy(sight.holder)),
+            None => self.heed(engine),
+        }
         let (turn, told) = oneshot::channel();
-        self.queue.push_back(Waiter { number, ask: ask.clone(), turn });
+        let line = match patience {
+            Patience::Queue => &mut self.queue,
+            Patience::Try => &mut self.tries,
+        };
+        line.push_back(Waiter { number, ask: ask.clone(), turn });
         Ok(Entry::Wait(Ticket { engine, key: &ask.key, number, queued: true, told }))
     }
 
@@ -88,28 +100,49 @@ impl Gate {
         }
     }
 
-    pub(super) fn holder(&self) -> Option<Holder> {
-        let tenancy = match &self.phase {
-            Phase::Held(tenancy) => tenancy,
-            Phase::Asking(claim) => return claim.as_ref().and_then(|claim| claim.sight().holder),
-        };
-        let mut holder = Holder::of(tenancy.lease.claim(), tenancy.lease.wall_clock(tenancy.since));
-        holder.lease_left = (!tenancy.lease.is_endless()).then(|| tenancy.lease.remaining());
-        Some(holder)
+    /// What the server last said of the lock: who holds it, or what keeps it from answering. `None` if
+    /// the claim that asks has heard nothing yet; its leader then answers those who try.
+    fn known(&self) -> Option<Sight> {
+        match &self.phase {
+            Phase::Held(tenancy) => Some(Sight::of(tenancy.holder(), None)),
+            Phase::Asking(claim) => claim.as_ref()?.await_sight(),
+        }
     }
 
-    /// Lets in those in the queue who share the owner that has just got the lock: it is theirs too.
-    pub(super) fn admit_mates(&mut self, engine: &Arc<Engine>, post: &mut Post) {
-        let Gate { phase: Phase::Held(tenancy), queue } = self else { return };
-        if tenancy.ask.owner.is_none() || queue.is_empty() {
+    /// The same for one whose wait ends now. Where the claim that asks has heard nothing, the lock was
+    /// in the way if the server has answered to those before it.
+    pub(super) fn sight(&self) -> Sight {
+        self.known().unwrap_or_else(|| match self.heard {
+            true => Sight::default(),
+            false => Sight::nothing_heard(),
+        })
+    }
+
+    /// Answers those who only try, if something is known by now.
+    pub(super) fn answer_tries(&mut self, post: &mut Post) {
+        if self.tries.is_empty() {
             return;
         }
-        let (mates, others): (Vec<_>, Vec<_>) =
-            std::mem::take(queue).into_iter().partition(|waiter| tenancy.is_of(&waiter.ask));
-        *queue = VecDeque::from(others);
-        for Waiter { ask, turn, .. } in mates {
-            let again = tenancy.reenter(engine, &ask).map_or_else(Turn::Refused, Turn::Hold);
-            post.add(turn, again);
+        let Some(sight) = self.known() else { return };
+        for Waiter { ask, turn, .. } in self.tries.drain(..) {
+            post.add(turn, Turn::Refused(Error::at_once(&ask.key, sight.clone())));
+        }
+    }
+
+    /// Lets in those who wait and share the owner that has just got the lock: it is theirs too.
+    pub(super) fn admit_mates(&mut self, engine: &Arc<Engine>, post: &mut Post) {
+        let Gate { phase: Phase::Held(tenancy), queue, tries, .. } = self else { return };
+        for line in [queue, tries] {
+            if tenancy.ask.owner.is_none() || line.is_empty() {
+                continue;
+            }
+            let (mates, others): (Vec<_>, Vec<_>) =
+                std::mem::take(line).into_iter().partition(|waiter| tenancy.is_of(&waiter.ask));
+            *line = VecDeque::from(others);
+            for Waiter { ask, turn, .. } in mates {
+                let again = tenancy.reenter(engine, &ask).map_or_else(Turn::Refused, Turn::Hold);
+                post.add(turn, again);
+            }
         }
     }
 
@@ -142,6 +175,7 @@ impl Gate {
         let Phase::Held(tenancy) = std::mem::replace(&mut self.phase, Phase::Asking(None)) else {
             return None;
         };
+        self.heard = false;
         let lease = &tenancy.lease;
         lease.finish(Ended::Released);
         engine.observe.freed();

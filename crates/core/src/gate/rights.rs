@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Parting, Turn};
+use super::{Parting, Patience, Turn};
 use crate::backend::{Loss, Then};
-use crate::claim::Claim;
+use crate::claim::{Claim, Holder};
 use crate::engine::Engine;
-use crate::error::Error;
+use crate::error::{Error, Waited};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
@@ -77,6 +77,8 @@ pub(crate) struct Lead {
     pub(super) key: Key,
     pub(super) claim: Option<Arc<Claim>>,
     pub(super) not_before: Option<Time>,
+    /// The server has answered.
+    pub(super) heard: bool,
     pub(super) armed: bool,
 }
 
@@ -87,6 +89,7 @@ impl Lead {
             key: key.clone(),
             claim: None,
             not_before: None,
+            heard: false,
             armed: true,
         }
     }
@@ -109,9 +112,22 @@ impl Lead {
         Ok(claim)
     }
 
-    /// The server has said that the claim is neither granted nor queued: there is nothing to undo.
-    pub(crate) fn disown(&mut self) {
-        self.claim = None;
+    /// The server has said that another holds the lock, and that the claim is neither granted nor
+    /// queued: there is nothing to undo, and those who only try have the same answer.
+    pub(crate) fn busy(mut self, holder: &Holder) {
+        (self.claim, self.heard) = (None, true);
+        let busy = Error::busy(&self.key, Waited::Not, Some(holder.clone()));
+        self.engine.gates.fail(&self.key, &busy, Patience::Try);
+    }
+
+    /// The server has not answered an attempt: those who only try would not fare better.
+    pub(crate) fn fail_tries(self, error: &Error) {
+        self.engine.gates.fail(&self.key, error, Patience::Try);
+    }
+
+    /// What was given back is free, if the server has `answered`: lets the next one ask.
+    pub(crate) fn after_release(mut self, answered: bool) {
+        self.heard = answered;
     }
 
     /// The claim was granted: the leading task holds the lock.
@@ -145,7 +161,7 @@ impl Lead {
 
     /// The engine cannot be reached: nobody who waits here will fare better.
     pub(crate) fn fail_all(self, error: &Error) {
-        self.engine.gates.fail_all(&self.key, error);
+        self.engine.gates.fail(&self.key, error, Patience::Queue);
     }
 }
 
@@ -181,6 +197,7 @@ impl Departure {
     /// The server has been told, by this process: the next may ask.
     pub(crate) fn done(mut self) {
         if let Some(mut lead) = self.lead.take() {
+            lead.heard = true;
             lead.pass_on();
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::rights::Hold;
 use crate::backend::{Capabilities, Loss};
+use crate::claim::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, HeldBy};
 use crate::fence::Fence;
@@ -86,6 +87,13 @@ impl Tenancy {
     pub(super) fn hold(&self, engine: &Arc<Engine>, depth: u32) -> Hold {
         let (engine, lease) = (engine.clone(), self.lease.clone());
         Hold { engine, lease, serial: self.serial, fence: self.fence, depth, armed: true }
+    }
+
+    /// The present holder, as others see it.
+    pub(super) fn holder(&self) -> Holder {
+        let mut holder = Holder::of(self.lease.claim(), self.lease.wall_clock(self.since));
+        holder.lease_left = (!self.lease.is_endless()).then(|| self.lease.remaining());
+        holder
     }
 
     /// What is left when the lease is lost: the guards of an owner that might come again.

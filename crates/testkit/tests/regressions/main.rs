@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "test code, also outside of `#[test]` functions")]
 
 mod fork;
+mod gate;
 mod handoff;
 mod input;
 mod paper;
