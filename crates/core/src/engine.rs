@@ -90,6 +90,14 @@ impl Engine {
         std::process::id() != self.pid
     }
 
+    /// Before any mutex of the gates is taken, which a thread of the parent may have held at the fork.
+    pub(crate) fn must_not_be_forked(&self, key: &Key) -> Result<(), Error> {
+        match self.is_forked() {
+            true => Err(Error::forked(key)),
+            false => Ok(()),
+        }
+    }
+
     /// Starts the background, once. Nothing is claimed before it runs.
     pub(crate) fn start(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
         if self.background.get().is_some() {

@@ -69,7 +69,7 @@ impl Guard {
         self.hold.depth
     }
 
-    /// Whether the lock may be relied on. Asks the clock, not the server.
+    /// Whether the lock may be relied on. Asks the clock, not the server. False in a forked child.
     pub fn is_held(&self) -> bool {
         self.hold.is_valid()
     }
@@ -106,6 +106,7 @@ impl Guard {
     /// [`is_lost`](Error::is_lost) if it is not ours any more, or what kept the engine from answering;
     /// then the lock is held as long as the clock says.
     pub async fn renew(&self) -> Result<(), Error> {
+        self.hold.must_be_ours()?;
         if !self.is_held() {
             return Err(self.hold.lost_error());
         }
@@ -135,7 +136,9 @@ impl Guard {
     /// Lets go of the guard without ending the hold: the `Locker` goes on renewing it until
     /// [`Locker::release`](crate::Locker::release) is called with its key.
     pub fn detach(self) -> Detached {
-        self.hold.engine.gates.detach(&self.hold);
+        if self.hold.must_be_ours().is_ok() {
+            self.hold.engine.gates.detach(&self.hold);
+        }
         Detached { hold: self.hold.disarmed() }
     }
 }
@@ -150,6 +153,7 @@ impl fmt::Debug for Guard {
 
 /// Ends a hold and tells the server if it was the last.
 pub(crate) async fn release(mut hold: Hold) -> Result<Released, Error> {
+    hold.must_be_ours()?;
     // Before it is the next one's.
     let owner = hold.lease.owner();
     let parting = hold.part();
@@ -176,10 +180,6 @@ async fn depart(
     departure: Departure,
 ) -> Result<Released, Error> {
     let key = lease.claim().key();
-    if engine.is_forked() {
-        departure.forget();
-        return Err(Error::forked(key));
-    }
     match engine.release(lease, departure.then()).await {
         Ok(answer) => {
             departure.done();
@@ -259,7 +259,7 @@ impl Held {
     }
 
     fn is_ours(&self) -> bool {
-        self.lease.holder() == self.serial
+        !self.lease.is_forked() && self.lease.holder() == self.serial
     }
 }
 
@@ -292,6 +292,7 @@ impl Detached {
     /// holds it more than once. In each case it stays as it is.
     pub async fn write_down(self) -> Result<WrittenLease, Error> {
         let Hold { engine, lease, fence, .. } = &self.hold;
+        self.hold.must_be_ours()?;
         engine.must_be_adoptable(self.key())?;
         engine.gates.may_carry_away(&self.hold)?;
         let let_go = engine.backend.let_go(lease).await;

@@ -115,6 +115,12 @@ impl Lease {
         Time::from_nanos(granted.min(allowed))
     }
 
+    /// Whether this process was forked from the one that the lease was granted to. Such a child has a copy
+    /// of the lease and no part in it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.claim.process() != std::process::id()
+    }
+
     /// Whether the lock may be relied on now. Asks the clock, not the server.
     pub fn is_valid(&self) -> bool {
         self.ended().is_none()

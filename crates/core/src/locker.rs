@@ -73,6 +73,7 @@ impl Locker {
     pub async fn release(&self, key: &str) -> Result<Released, Error> {
         let key = Key::new(key)?;
         self.must_be_open(&key)?;
+        self.engine.must_not_be_forked(&key)?;
         let hold = self.engine.gates.attach(&self.engine, &key)?;
         guard::release(hold).await
     }
@@ -182,7 +183,8 @@ impl Locker {
     /// How many times this `Locker`'s present owner of `key` holds it; zero if nobody here does.
     /// Asks nobody.
     pub fn hold_count(&self, key: &str) -> u32 {
-        let held = Key::new(key).ok().and_then(|key| self.engine.gates.held(&key));
+        let key = Key::new(key).ok().filter(|_| !self.engine.is_forked());
+        let held = key.and_then(|key| self.engine.gates.held(&key));
         held.filter(|(_, lease)| lease.is_valid()).map_or(0, |(depth, _)| depth)
     }
 

@@ -41,7 +41,12 @@ impl Hold {
 
     /// Whether the lock may be relied on, by this holder.
     pub(crate) fn is_valid(&self) -> bool {
-        self.lease.holder() == self.serial && self.lease.is_valid()
+        !self.engine.is_forked() && self.lease.holder() == self.serial && self.lease.is_valid()
+    }
+
+    /// Refuses what a forked child must not do with its copy of the hold.
+    pub(crate) fn must_be_ours(&self) -> Result<(), Error> {
+        self.engine.must_not_be_forked(self.lease.claim().key())
     }
 
     /// Why this hold ended, if by nothing better then by the server's forgetting.
@@ -185,13 +190,6 @@ impl Departure {
     /// What becomes of the lock.
     pub(crate) fn then(&self) -> Then {
         self.then
-    }
-
-    /// It is another process's to end: nothing is done here.
-    pub(crate) fn forget(mut self) {
-        if let Some(mut lead) = self.lead.take() {
-            lead.armed = false;
-        }
     }
 
     /// The server has been told, by this process: the next may ask.

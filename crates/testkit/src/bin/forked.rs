@@ -1,7 +1,8 @@
 //! `forked`: holds a lock, forks, and says what the child's own attempts at that lock come to.
 //!
-//! The child re-enters, waits and renews; each gets one poll, since there is no runtime to wait with,
-//! so that what would hang says `waits`.
+//! The child re-enters, waits, renews and releases; each gets one poll, since there is no runtime to wait
+//! with, so that what would hang says `waits`. A task of the parent waits behind the lock, so that a
+//! release could hand it over in memory.
 
 #![allow(
     clippy::expect_used,
@@ -15,20 +16,25 @@ use std::task::{Context, Poll, Waker};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use tenure::{Error, Guard, Locker, Owner};
+use tenure::{Detached, Error, Guard, Locker, Owner};
 
 fn main() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().expect("a runtime");
     let owner = Owner::new();
     let (locker, guard) = runtime.block_on(hold(&owner));
+    let detached = runtime.block_on(hold_detached(&locker));
+    let waiter = runtime.spawn(locker.lock("k").into_future());
+    runtime.block_on(async { tokio::task::yield_now().await });
     match split() {
-        ForkResult::Child => child(&locker, &guard, owner),
+        ForkResult::Child => child(&locker, guard, detached, owner),
         ForkResult::Parent { child } => {
             let ended = waitpid(child, None);
             assert!(matches!(ended, Ok(WaitStatus::Exited(_, 0))), "{ended:?}");
             let renewed = runtime.block_on(guard.renew());
             println!("parent holds {}", renewed.is_ok() && guard.is_held());
+            let released = runtime.block_on(locker.release("d")).is_ok();
+            println!("parent releases {}", released && !waiter.is_finished());
         }
     }
 }
@@ -37,6 +43,10 @@ async fn hold(owner: &Owner) -> (Locker, Guard) {
     let locker = tenure::connect("memory:").await.expect("the engine can be used");
     let guard = locker.lock("k").owner(owner.clone()).await.expect("free");
     (locker, guard)
+}
+
+async fn hold_detached(locker: &Locker) -> Detached {
+    locker.lock("d").await.expect("free").detach()
 }
 
 #[allow(unsafe_code, reason = "fork is what this program is about")]
@@ -48,10 +58,14 @@ fn split() -> ForkResult {
     unsafe { fork() }.expect("fork")
 }
 
-fn child(locker: &Locker, guard: &Guard, owner: Owner) -> ! {
+fn child(locker: &Locker, guard: Guard, detached: Detached, owner: Owner) -> ! {
     println!("re-entry: {}", outcome(locker.lock("k").owner(owner).into_future()));
     println!("wait: {}", outcome(locker.lock("k").into_future()));
     println!("renew: {}", outcome(guard.renew()));
+    println!("held: {}", guard.is_held() || guard.held().is_held() || locker.hold_count("k") > 0);
+    println!("release: {}", outcome(guard.release()));
+    println!("by key: {}", outcome(locker.release("d")));
+    println!("write down: {}", outcome(detached.write_down()));
     std::process::exit(0)
 }
 

@@ -5,16 +5,23 @@ use std::process::Command;
 use tenure_testkit::process::Program;
 use tenure_testkit::servers::RedisServer;
 
-/// In a forked child, re-entry, waiting and renewing err at once: it neither holds what its parent
-/// holds, nor waits for a turn that nobody can give it.
+/// In a forked child, re-entry, waiting, renewing and releasing err at once, and nothing is held: the
+/// child neither holds what its parent holds, nor waits for a turn that nobody can give it, nor hands
+/// the lock to a task that only the parent has.
 #[test]
-fn a_forked_child_neither_reenters_nor_waits_nor_renews() {
+fn a_forked_child_has_none_of_its_parents_locks() {
     let mut program = Program::spawn(&mut Command::new(env!("CARGO_BIN_EXE_forked")));
     for what in ["re-entry:", "wait:", "renew:"] {
         let said = program.wait_for(what);
         assert_eq!(said, "lock `k` belongs to the process that forked this one", "{what}");
     }
+    assert_eq!(program.wait_for("held:"), "false");
+    for what in ["release:", "by key:", "write down:"] {
+        let said = program.wait_for(what);
+        assert!(said.ends_with("belongs to the process that forked this one"), "{what} {said}");
+    }
     assert_eq!(program.wait_for("parent holds"), "true");
+    assert_eq!(program.wait_for("parent releases"), "true");
     assert!(program.wait().success());
 }
 
