@@ -15,6 +15,7 @@ use crate::fence::Fence;
 use crate::gate::{Departure, Hold, Parting};
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
+use crate::request::Ask;
 use crate::time::Time;
 
 /// What a release came to.
@@ -50,7 +51,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(hold: Hold) -> Self {
+    pub(crate) fn new(hold: Hold, ask: &Ask) -> Self {
+        hold.lease.keep_at_least(ask.options.at_least);
         Guard { hold }
     }
 

@@ -45,6 +45,8 @@ pub struct Lease {
     renew_every: AtomicU64,
     /// When the present holder's `max_hold` is over.
     hold_until: AtomicU64,
+    /// The longest `at_least` of the present holder's guards. A hold that never becomes a guard has none.
+    at_least: AtomicU64,
     /// The serial number of the present local holder; see `gate.rs`.
     holder: AtomicU64,
     /// The number of the present holder's owner, for the log; zero for none, and for a shared one,
@@ -83,6 +85,7 @@ impl Lease {
             renew_every: AtomicU64::new(0),
             clock,
             hold_until: AtomicU64::new(Time::NEVER.as_nanos()),
+            at_least: AtomicU64::new(0),
             holder: AtomicU64::new(0),
             owner: AtomicU64::new(0),
             ended: OnceLock::new(),
@@ -268,6 +271,18 @@ impl Lease {
         self.end.notify_waiters();
     }
 
+    /// A guard of the present holder keeps others out for at least so long.
+    pub(crate) fn keep_at_least(&self, shortest: Duration) {
+        if !shortest.is_zero() {
+            self.at_least.fetch_max(nanos(shortest), Ordering::AcqRel);
+        }
+    }
+
+    /// For how long the present holder keeps others out at least.
+    pub(crate) fn at_least(&self) -> Duration {
+        Duration::from_nanos(self.at_least.load(Ordering::Acquire))
+    }
+
     /// Makes a local holder the present one, whose options it adopts.
     pub(crate) fn set_holder(&self, serial: u64, options: &Options, now: Time) {
         let hold_until = options.max_hold.map_or(Time::NEVER, |longest| now.after(longest));
@@ -275,6 +290,7 @@ impl Lease {
         self.ttl.store(nanos(options.ttl), Ordering::Release);
         self.renew_every.store(nanos(renew_every), Ordering::Release);
         self.hold_until.store(hold_until.as_nanos(), Ordering::Release);
+        self.at_least.store(0, Ordering::Release);
         self.holder.store(serial, Ordering::Release);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Capabilities, LockInfo, Loss, Query, Release, Then};
+use crate::backend::{Backend, Capabilities, LockInfo, Loss, Query, Release};
 use crate::claim::{Claim, Token};
 use crate::doctor::Finding;
 use crate::engine::Engine;
@@ -114,7 +114,7 @@ impl Locker {
         let lease = Lease::adopted(claim, written.fence, term, engine.clock.clone());
         let hold = lead.settle(ask, Arc::new(lease), written.fence, engine.clock.now())?;
         engine.reschedule(&hold.lease);
-        Ok(Guard::new(hold))
+        Ok(Guard::new(hold, ask))
     }
 
     fn ask_for(&self, written: &WrittenLease) -> Result<Arc<Ask>, Error> {
@@ -247,14 +247,14 @@ impl Locker {
         let mut report = Shutdown::default();
         // On the background, and not aborted with this future: nobody else would release them.
         let mut releases = Vec::new();
-        for lease in self.engine.gates.leases() {
+        for (lease, then) in self.engine.gates.leases(self.engine.clock.now()) {
             let engine = self.engine.clone();
             // The holder hears of it before anybody else can have the lock.
             engine.lose(&lease, Loss::Shutdown);
             let key = lease.claim().key().clone();
             let (tell, told) = tokio::sync::oneshot::channel();
             self.engine.spawn(async move {
-                let _ = tell.send(engine.release(&lease, Then::Free).await.is_ok());
+                let _ = tell.send(engine.release(&lease, then).await.is_ok());
             });
             releases.push((key, told));
         }

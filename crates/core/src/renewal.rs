@@ -134,7 +134,8 @@ pub(crate) async fn supervise(
             Err(panic) => {
                 let Some(engine) = engine.upgrade() else { return };
                 listener = Listener::new(&engine);
-                engine.gates.leases().iter().for_each(|lease| engine.reschedule(lease));
+                let leases = engine.gates.leases(engine.clock.now());
+                leases.iter().for_each(|(lease, _)| engine.reschedule(lease));
                 // In a task of its own: it may have been the log that panicked.
                 tokio::spawn(async move {
                     tracing::error!(component = "tenure", %panic, "renewal panicked, restarted");

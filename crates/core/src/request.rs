@@ -118,7 +118,7 @@ impl Request {
         async move {
             let (engine, ask) = checked?;
             let hold = acquire::lock(&engine, &ask, cancel).await?;
-            Ok(Guard::new(hold))
+            Ok(Guard::new(hold, &ask))
         }
     }
 
@@ -127,7 +127,7 @@ impl Request {
         async move {
             let (engine, ask) = checked?;
             let hold = acquire::try_lock(&engine, &ask).await?;
-            Ok(hold.map(Guard::new))
+            Ok(hold.map(|hold| Guard::new(hold, &ask)))
         }
     }
 }
@@ -165,8 +165,8 @@ macro_rules! setters {
                 self
             }
 
-            /// The shortest time to keep others out: a release that comes earlier leaves the lock
-            /// closed for the rest. Keeps cron jobs on machines with different clocks apart.
+            /// The shortest time to keep others out: a release that comes earlier, or a shutdown, leaves
+            /// the lock closed for the rest. Keeps cron jobs on machines with different clocks apart.
             pub fn at_least(mut self, shortest: Duration) -> Self {
                 self.0.options.at_least = shortest;
                 self

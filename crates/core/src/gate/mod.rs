@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::backend::Loss;
+use crate::backend::{Loss, Then};
 use crate::claim::{Claim, Holder, Sight};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -221,11 +221,10 @@ impl Gates {
         }
         let held = now.since(tenancy.since);
         engine.observe.held(&tenancy.ask, held);
-        let rest = tenancy.at_least.saturating_sub(held);
-        if rest.is_zero() && gate.hand_over(engine, self, now, post) {
+        if tenancy.then(now) == Then::Free && gate.hand_over(engine, self, now, post) {
             return Parting::HandedOver;
         }
-        let departure = gate.depart(engine, now, rest);
+        let departure = gate.depart(engine, now);
         departure.map_or_else(|| Parting::lost(lease), Parting::Depart)
     }
 
@@ -376,9 +375,9 @@ impl Gates {
         }
     }
 
-    /// Every lease that is held.
-    pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
-        self.tables().flat_map(|table| table.leases()).collect()
+    /// Every lease that is held, and what becomes of its lock if it ends `now`.
+    pub(crate) fn leases(&self, now: Time) -> Vec<(Arc<Lease>, Then)> {
+        self.tables().flat_map(|table| table.leases(now)).collect()
     }
 
     /// Gives the duty to ask to the next in the queue, with the claim if it fits; if nobody is
@@ -442,9 +441,9 @@ impl Part {
 }
 
 impl Table {
-    fn leases(&self) -> Vec<Arc<Lease>> {
+    fn leases(&self, now: Time) -> Vec<(Arc<Lease>, Then)> {
         let lease = |gate: &Gate| match &gate.phase {
-            Phase::Held(tenancy) => Some(tenancy.lease.clone()),
+            Phase::Held(tenancy) => Some((tenancy.lease.clone(), tenancy.then(now))),
             Phase::Asking(_) => None,
         };
         self.gates.values().filter_map(lease).collect()

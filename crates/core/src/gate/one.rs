@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -13,7 +12,6 @@ use super::post::Post;
 use super::rights::{Departure, Lead, Ticket};
 use super::tenancy::Tenancy;
 use super::{Entry, Gates, Patience, Turn};
-use crate::backend::Then;
 use crate::claim::{Claim, Sight};
 use crate::engine::Engine;
 use crate::error::{Error, HeldBy};
@@ -166,12 +164,7 @@ impl Gate {
     }
 
     /// Starts giving the lease back to the server.
-    pub(super) fn depart(
-        &mut self,
-        engine: &Arc<Engine>,
-        now: Time,
-        rest: Duration,
-    ) -> Option<Departure> {
+    pub(super) fn depart(&mut self, engine: &Arc<Engine>, now: Time) -> Option<Departure> {
         let Phase::Held(tenancy) = std::mem::replace(&mut self.phase, Phase::Asking(None)) else {
             return None;
         };
@@ -183,7 +176,6 @@ impl Gate {
         if tenancy.owes_a_turn(&engine.can, now) {
             lead.not_before = Some(now.after(tenancy.ask.options.retry_interval));
         }
-        let then = if rest.is_zero() { Then::Free } else { Then::Closed(rest) };
-        Some(Departure { lead: Some(lead), lease: tenancy.lease, then })
+        Some(Departure { lead: Some(lead), then: tenancy.then(now), lease: tenancy.lease })
     }
 }

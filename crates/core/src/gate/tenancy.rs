@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::rights::Hold;
-use crate::backend::{Capabilities, Loss};
+use crate::backend::{Capabilities, Loss, Then};
 use crate::claim::Holder;
 use crate::engine::Engine;
 use crate::error::{Error, HeldBy};
@@ -32,7 +32,6 @@ pub(super) struct Tenancy {
     pub(super) detached: u32,
     pub(super) fence: Fence,
     pub(super) since: Time,
-    pub(super) at_least: Duration,
     pub(super) granted_at: Time,
     pub(super) contended: Option<Contended>,
     pub(super) heeded: bool,
@@ -73,7 +72,6 @@ impl Tenancy {
             detached: 0,
             fence,
             since: now,
-            at_least: ask.options.at_least,
             granted_at: now,
             contended: None,
             heeded: false,
@@ -96,6 +94,14 @@ impl Tenancy {
         holder
     }
 
+    /// What becomes of the lock when its holder is done: closed for the rest of its `at_least`.
+    pub(super) fn then(&self, now: Time) -> Then {
+        match self.lease.at_least().saturating_sub(now.since(self.since)) {
+            Duration::ZERO => Then::Free,
+            rest => Then::Closed(rest),
+        }
+    }
+
     /// What is left when the lease is lost: the guards of an owner that might come again.
     pub(super) fn wreck(&self, loss: &Loss) -> Option<Wreck> {
         let (serial, owner, loss) = (self.serial, self.ask.owner.clone()?, loss.clone());
@@ -112,7 +118,6 @@ impl Tenancy {
             return Err(Error::already_held(&ask.key, HeldBy::ThisOwner));
         }
         self.depth += 1;
-        self.at_least = self.at_least.max(ask.options.at_least);
         Ok(self.hold(engine, self.depth))
     }
 
@@ -167,7 +172,7 @@ impl Tenancy {
         self.lease.give_to(serial, &ask.options, now);
         self.lease.set_owner(ask.owner.as_ref());
         (self.serial, self.fence, self.since) = (serial, fence, now);
-        (self.depth, self.detached, self.at_least) = (1, 0, ask.options.at_least);
+        (self.depth, self.detached) = (1, 0);
         self.ask = ask;
     }
 }

@@ -162,3 +162,16 @@ async fn a_rival_that_has_waited_long_goes_first() {
     let second = within("the local task's turn", local).await.unwrap();
     assert!(fence < second.fence());
 }
+
+/// A lock that was handed to a task whose future is dropped before it runs is free at once: `at_least`
+/// counts from when there is a guard.
+#[tokio::test]
+async fn a_dropped_hand_over_closes_nothing() {
+    let memory = still().1;
+    let (locker, rival) = (Locker::new(memory.clone()), Locker::new(memory));
+    let guard = locker.lock("k").await.unwrap();
+    let waiter = start(locker.lock("k").at_least(Duration::from_secs(600))).await;
+    guard.release().await.unwrap();
+    drop(waiter);
+    becomes_free(&rival, "k").await;
+}

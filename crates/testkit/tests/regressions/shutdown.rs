@@ -77,3 +77,19 @@ async fn a_dropped_shutdown_releases() {
     becomes_free(&rival, "k").await;
     within("a second shutdown", locker.shutdown(Duration::ZERO)).await;
 }
+
+/// The `at_least` of a guard is kept by a shutdown that takes its lock away.
+#[tokio::test]
+async fn a_shutdown_keeps_at_least() {
+    let (clock, memory) = still();
+    let (locker, rival) = (Locker::new(memory.clone()), Locker::new(memory));
+    let guard = locker.lock("k").at_least(Duration::from_secs(60)).await.unwrap();
+    let plain = locker.lock("plain").await.unwrap();
+    let report = within("the shutdown", locker.shutdown(Duration::ZERO)).await;
+    assert_eq!((report.released, report.unreleased.len()), (2, 0));
+    assert!(!guard.is_held() && !plain.is_held());
+    assert!(rival.try_lock("plain").await.unwrap().is_some());
+    assert!(rival.try_lock("k").await.unwrap().is_none(), "closed for the rest");
+    clock.advance(Duration::from_secs(60));
+    assert!(rival.try_lock("k").await.unwrap().is_some());
+}
