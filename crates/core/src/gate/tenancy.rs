@@ -125,7 +125,8 @@ impl Tenancy {
     ///
     /// Never to or from a shared owner: the server would go on seeing the old owner and let its
     /// other processes in. Nor to or from one that does not renew: it was promised its whole
-    /// ttl, and no more. Nor without a fence to one that wants it.
+    /// ttl, and no more. Nor to a shorter ttl: the server would keep the lock of a dead process for the
+    /// longer one. Nor without a fence to one that wants it.
     pub(super) fn may_hand_over(
         &mut self,
         next: &Ask,
@@ -135,9 +136,11 @@ impl Tenancy {
         let claim = self.lease.claim();
         let shared = claim.shared_owner().is_some() || next.shared_owner().is_some();
         let renewed = claim.renewed() && next.is_renewed();
+        let shorter = can.expires && next.options.ttl < self.lease.ttl();
         let fenced = claim.fenced() || !next.options.fencing;
         if shared
             || !renewed
+            || shorter
             || !fenced
             || self.is_turn_of_pollers(can, now)
             || self.lease.ended_by(now).is_some()

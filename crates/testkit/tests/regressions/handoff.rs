@@ -175,3 +175,21 @@ async fn a_dropped_hand_over_closes_nothing() {
     drop(waiter);
     becomes_free(&rival, "k").await;
 }
+
+/// A holder with a short ttl that dies keeps others out for its own ttl, not for that of the task that
+/// had the lock before it.
+#[tokio::test]
+async fn a_long_lease_is_not_handed_to_a_short_ttl() {
+    let ((clock, memory), renewals) = (still(), Arc::new(Renewals::default()));
+    let (locker, rival) = (meddled(&memory, &renewals), Locker::new(memory));
+    let short_ttl = Duration::from_secs(2);
+    let long = locker.lock("k").ttl(Duration::from_secs(600)).await.unwrap();
+    let short = tokio::spawn(start(locker.lock("k").ttl(short_ttl)).await);
+    // As if the process died after the hand-over.
+    renewals.swallow.store(true, Ordering::Release);
+    long.release().await.unwrap();
+    let short = within("the next task's turn", short).await.unwrap().unwrap();
+    assert!(short.remaining() <= short_ttl);
+    clock.advance(short_ttl);
+    assert!(rival.try_lock("k").await.unwrap().is_some(), "the short ttl has passed");
+}

@@ -61,14 +61,14 @@ impl Meddler for Deaf {
 }
 
 /// A release that was not answered is repeated for as long as the server may keep the lock, which is
-/// the longest ttl that any holder of the lease had, not the last one's.
+/// the ttl of the task that the lease was handed to last, not the first one's.
 #[tokio::test]
 async fn an_unanswered_release_is_repeated_long_enough() {
     let (clock, memory) = still();
     let deaf = Arc::new(Deaf::default());
     let (locker, rival) = (meddled(&memory, &deaf), Locker::new(memory));
-    let first = locker.lock("k").ttl(Duration::from_secs(60)).await.unwrap();
-    let next = start(locker.lock("k").ttl(Duration::from_secs(1))).await;
+    let first = locker.lock("k").ttl(Duration::from_secs(1)).await.unwrap();
+    let next = start(locker.lock("k").ttl(Duration::from_secs(60))).await;
     first.release().await.unwrap();
     let second = within("the hand-over", next).await.unwrap();
 
