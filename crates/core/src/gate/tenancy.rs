@@ -137,7 +137,7 @@ impl Tenancy {
         let shared = claim.shared_owner().is_some() || next.shared_owner().is_some();
         let renewed = claim.renewed() && next.is_renewed();
         let shorter = can.expires && next.options.ttl < self.lease.ttl();
-        let fenced = claim.fenced() || !next.options.fencing;
+        let fenced = self.fence != Fence::NONE || !next.options.fencing;
         if shared
             || !renewed
             || shorter

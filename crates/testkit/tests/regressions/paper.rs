@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{Answers, Backend, BoxFuture, Fault};
-use tenure_core::{Lease, Locker, Owner, Released, Renew};
+use tenure_core::{Fence, Key, Lease, Locker, Owner, Released, Renew, WrittenLease};
+use tenure_testkit::conformance::start;
 use tenure_testkit::meddle::Meddler;
 use tenure_testkit::wait::{eventually, within};
 
@@ -88,4 +89,20 @@ async fn an_ended_lease_is_not_in_an_adopters_way() {
     drop(old);
     adopted.renew().await.unwrap();
     assert!(adopted.is_held());
+}
+
+/// A lease that was adopted by its token has no fence to hand on: a task that waits for one gets a
+/// grant of its own.
+#[tokio::test]
+async fn a_lease_adopted_by_token_is_not_handed_over_without_a_fence() {
+    let memory = still().1;
+    let (here, there) = (Locker::new(memory.clone()), Locker::new(memory));
+    let token = here.lock("k").await.unwrap().detach().write_down().await.unwrap().token();
+    let known = WrittenLease::from_token(&Key::new("k").unwrap(), token, Duration::from_secs(30));
+    let adopted = there.adopt(&known).await.unwrap();
+    assert_eq!(adopted.fence(), Fence::NONE);
+    let fenced = tokio::spawn(start(there.lock("k")).await);
+    adopted.release().await.unwrap();
+    let fenced = within("the next task's turn", fenced).await.unwrap().unwrap();
+    assert!(fenced.fence() > Fence::NONE);
 }
