@@ -333,7 +333,8 @@ pub struct WrittenLease {
 
 impl WrittenLease {
     /// A lease of which only the key and the token were kept: enough to adopt and release it, without
-    /// its fence. It lasts at least `ttl` from its adoption on.
+    /// its fence. It lasts at least `ttl` from its adoption on. Tasks that wait behind it, and want a
+    /// fence, get a grant of their own; to re-enter it, say `fencing(false)`.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {

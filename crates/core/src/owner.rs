@@ -15,6 +15,8 @@ tokio::task_local! {
 /// An owner that asks again before it lets go keeps the lock for as long as it likes: the turns that
 /// other owners are given are about hand-offs, not about re-entry.
 ///
+/// To re-enter, `fencing` must be on for the first lock if it is on for the second.
+///
 /// A call with no owner, given or in scope, is its own owner and never re-enters, as with
 /// `tokio::sync::Mutex`.
 ///

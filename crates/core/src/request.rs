@@ -175,6 +175,9 @@ macro_rules! setters {
             /// Whether the grant carries a fence. Default: yes. Without one a resource cannot tell a
             /// stale holder from the present one; what it saves is the server's work of counting.
             /// The fence is then [`Fence::NONE`](crate::Fence::NONE).
+            ///
+            /// An owner that holds the lock without a fence and asks again for one with a fence gets an
+            /// error that [is invalid](Error::is_invalid): there is no fence to give.
             pub fn fencing(mut self, fencing: bool) -> Self {
                 self.0.options.fencing = fencing;
                 self

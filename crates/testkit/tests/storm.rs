@@ -129,7 +129,7 @@ impl Actor {
         request = request.ttl(Duration::from_millis([200, 300, 600_000][self.pick(3)]));
         match self.dice.below(8) {
             0 => request = request.renew(Renew::Off).ttl(Duration::from_millis(20)),
-            1 => request = request.max_hold(Duration::from_millis(2)),
+            1 => request = request.max_hold(Duration::from_millis(10)),
             2 => request = request.wait(Duration::from_millis(1)),
             3 => request = request.at_least(Duration::from_millis(2)),
             _ => {}

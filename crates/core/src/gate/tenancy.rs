@@ -109,13 +109,21 @@ impl Tenancy {
         (guards > 0).then_some(Wreck { serial, owner, loss, guards })
     }
 
-    /// The owner has it already: once more, unless it does not want that or has lost it.
+    /// The owner has it already: once more, unless it does not want that, has lost it, or wants a fence
+    /// that there is not.
     pub(super) fn reenter(&mut self, engine: &Arc<Engine>, ask: &Ask) -> Result<Hold, Error> {
         if let Some(Ended::Lost(loss)) = self.lease.ended() {
             return Err(Error::lost(&ask.key, loss));
         }
         if ask.options.reentry == Reentry::Refuse {
             return Err(Error::already_held(&ask.key, HeldBy::ThisOwner));
+        }
+        if ask.options.fencing && self.fence == Fence::NONE {
+            let key = &ask.key;
+            return Err(Error::invalid(format!(
+                "lock `{key}` is held by this owner without a fence, and asked for again with one; \
+                 `fencing` must be the same for both"
+            )));
         }
         self.depth += 1;
         Ok(self.hold(engine, self.depth))

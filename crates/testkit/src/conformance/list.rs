@@ -130,6 +130,7 @@ macro_rules! conformance {
             an_owner_is_local,
             waiting_mates_share,
             reentry_can_be_refused,
+            a_fence_is_not_made_up,
             a_loss_reaches_every_depth,
             a_lost_lock_is_not_reentered,
             after_a_loss_an_owner_asks_afresh,

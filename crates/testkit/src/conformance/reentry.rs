@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::backend::Loss;
-use tenure_core::{Guard, Locker, Owner, Reentry, Released};
+use tenure_core::{Fence, Guard, Locker, Owner, Reentry, Released};
 
 use super::Fixture;
 use super::support::{can_be_had, hold, is_lost, refused, soon_lost, start};
@@ -103,6 +103,22 @@ pub async fn reentry_can_be_refused<F: Fixture>(f: &F) {
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 
+/// A16, A22: an owner that holds the lock without a fence is refused one that it asks for again with
+/// a fence: it would get none. Without a fence it re-enters.
+pub async fn a_fence_is_not_made_up<F: Fixture>(f: &F) {
+    let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
+    let outer = a.lock(&key).owner(owner.clone()).fencing(false).await.unwrap();
+    for error in [
+        refused(a.lock(&key).owner(owner.clone())).await,
+        refused(a.try_lock(&key).owner(owner.clone())).await,
+    ] {
+        assert!(error.is_invalid() && error.to_string().contains(&key), "{error:?}");
+    }
+    let inner = a.lock(&key).owner(owner).fencing(false).await.unwrap();
+    assert_eq!((inner.depth(), inner.fence()), (2, Fence::NONE));
+    drop((inner, outer));
+}
+
 /// A15, A16: the loss of a lock reaches every guard of its owner.
 pub async fn a_loss_reaches_every_depth<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
@@ -133,7 +149,7 @@ pub async fn a_lost_lock_is_not_reentered<F: Fixture>(f: &F) {
 pub async fn after_a_loss_an_owner_asks_afresh<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     for round in 0..200 {
-        let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(2));
+        let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(10));
         let guard = match within("a lock", request.into_future()).await {
             Ok(guard) => guard,
             Err(error) => panic!("round {round}: {error:?}"),
