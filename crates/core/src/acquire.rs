@@ -266,8 +266,8 @@ async fn freshen_within(
 
 /// Whether enough of the lease is left for its new holder.
 fn is_fresh(ask: &Ask, hold: &Hold) -> bool {
-    let left = hold.lease.remaining();
-    !left.is_zero() && (hold.lease.is_endless() || left >= least_left(ask, hold))
+    let lease = &hold.lease;
+    lease.is_valid() && (lease.is_endless() || lease.granted_left() >= least_left(ask, hold))
 }
 
 /// Renews a lease that was handed over or re-entered, where too little of it is left for its new
@@ -286,12 +286,12 @@ async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
     }
 }
 
-/// A holder that renews needs half its ttl. One that does not has a lease of its own, not handed over
+/// A holder that renews needs half its ttl, or as much as it may use. One that does not has a lease of its own, not handed over
 /// by anybody, and takes what the server gave.
 fn least_left(ask: &Ask, hold: &Hold) -> Duration {
     match ask.options.renew {
         Renew::Off => Duration::ZERO,
-        _ => hold.lease.ttl() / 2,
+        _ => (hold.lease.ttl() / 2).min(ask.options.max_hold.unwrap_or(Duration::MAX)),
     }
 }
 

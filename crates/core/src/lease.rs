@@ -138,6 +138,11 @@ impl Lease {
         }
     }
 
+    /// How much is left of what the server granted, whatever the present holder's `max_hold` allows.
+    pub(crate) fn granted_left(&self) -> Duration {
+        Time::from_nanos(self.valid_until.load(Ordering::Acquire)).since(self.clock.now())
+    }
+
     /// Until when the server may keep the lock if nobody gives it back. An earlier local holder may
     /// have had a longer ttl than the present one. A lease without an end is not kept by a server.
     pub(crate) fn kept_until(&self) -> Time {

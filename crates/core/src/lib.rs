@@ -49,8 +49,9 @@ pub use lease::Lease;
 pub use locker::{Locker, LockerBuilder, Shutdown};
 pub use memory::Memory;
 pub use options::{
-    ATTRIBUTE_RETRY_INTERVAL_DEFAULT, ATTRIBUTE_TTL_DEFAULT, RETRY_INTERVAL_DEFAULT,
-    RETRY_INTERVAL_MIN, Reentry, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN, WithinProcess,
+    ATTRIBUTE_RETRY_INTERVAL_DEFAULT, ATTRIBUTE_TTL_DEFAULT, MAX_HOLD_MIN, RENEW_EVERY_MIN,
+    RETRY_INTERVAL_DEFAULT, RETRY_INTERVAL_MIN, Reentry, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN,
+    WithinProcess,
 };
 pub use owner::Owner;
 pub use request::{Lock, TryLock};

@@ -25,15 +25,21 @@ pub const ATTRIBUTE_RETRY_INTERVAL_DEFAULT: Duration = Duration::from_millis(50)
 /// The shortest pause between two looks: a shorter one is a busy loop on somebody else's server.
 pub const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
+/// The shortest interval of renewals that can be asked for, as of looks: the next one would be due before
+/// the last is answered. [`Renew::Auto`] is bounded by [`TTL_MIN`].
+pub const RENEW_EVERY_MIN: Duration = Duration::from_millis(10);
+/// The shortest time to hold a lock: a shorter one may be over before its holder runs.
+pub const MAX_HOLD_MIN: Duration = Duration::from_millis(10);
+
 /// When a held lease is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Renew {
     /// At a third of the ttl.
     #[default]
     Auto,
-    /// At this fraction of the ttl, between 0 and 0.5.
+    /// At this fraction of the ttl, between 0 and 0.5, and at least 10 ms.
     Ratio(f64),
-    /// This often.
+    /// This often, at least 10 ms apart.
     Every(Duration),
     /// Never: the lock ends with its ttl.
     Off,
@@ -188,11 +194,14 @@ impl Options {
         {
             return refuse(format!("renew ratio ({ratio}) must be between 0 and 0.5"));
         }
-        match self.renew.interval(ttl) {
-            Some(every) if every.is_zero() => {
-                refuse("renew_every (0ns) must be more than zero".into())
+        match (self.renew, self.renew.interval(ttl)) {
+            (Renew::Ratio(ratio), Some(every)) if every < RENEW_EVERY_MIN => refuse(format!(
+                "renew ratio ({ratio}) of ttl ({ttl:?}) is {every:?}, and must be at least {RENEW_EVERY_MIN:?}"
+            )),
+            (Renew::Every(every), _) if every < RENEW_EVERY_MIN => {
+                refuse(format!("renew_every ({every:?}) must be at least {RENEW_EVERY_MIN:?}"))
             }
-            Some(every) if every.saturating_mul(2) >= ttl => {
+            (_, Some(every)) if every.saturating_mul(2) >= ttl => {
                 refuse(format!("renew_every ({every:?}) must be less than half of ttl ({ttl:?})"))
             }
             _ => Ok(()),
@@ -221,8 +230,8 @@ impl Options {
             return refuse(format!("at_least ({at_least:?}) must be at most {TTL_MAX:?}"));
         }
         let Some(max_hold) = self.max_hold else { return Ok(()) };
-        if max_hold.is_zero() {
-            return refuse("max_hold (0ns) must be more than zero".into());
+        if max_hold < MAX_HOLD_MIN {
+            return refuse(format!("max_hold ({max_hold:?}) must be at least {MAX_HOLD_MIN:?}"));
         }
         if at_least > max_hold {
             return refuse(format!(
@@ -291,9 +300,20 @@ mod tests {
         );
         assert_eq!(
             refused(|o| o.renew = Renew::Every(Duration::ZERO)),
-            "renew_every (0ns) must be more than zero"
+            "renew_every (0ns) must be at least 10ms"
         );
         assert_eq!(check(|o| o.renew = Renew::Every(Duration::from_secs(14))), Ok(()));
+    }
+
+    /// A renewal that would come again before it is answered is refused.
+    #[test]
+    fn t57_renewal_too_often() {
+        let often = refused(|o| o.renew = Renew::Every(Duration::from_millis(9)));
+        assert_eq!(often, "renew_every (9ms) must be at least 10ms");
+        let ratio = refused(|o| o.renew = Renew::Ratio(1e-6));
+        assert_eq!(ratio, "renew ratio (0.000001) of ttl (30s) is 30µs, and must be at least 10ms");
+        assert_eq!(check(|o| o.renew = Renew::Every(Duration::from_millis(10))), Ok(()));
+        assert_eq!(check(|o| o.ttl = TTL_MIN), Ok(()));
     }
 
     /// The other relations, each naming its values.
@@ -311,8 +331,10 @@ mod tests {
         assert_eq!(refused(|o| o.attempts = Some(0)), "attempts (0) must be at least 1");
         assert_eq!(
             refused(|o| o.max_hold = Some(Duration::ZERO)),
-            "max_hold (0ns) must be more than zero"
+            "max_hold (0ns) must be at least 10ms"
         );
+        let brief = refused(|o| o.max_hold = Some(Duration::from_micros(1)));
+        assert_eq!(brief, "max_hold (1µs) must be at least 10ms");
         let odd = refused(|o| {
             o.max_hold = Some(Duration::from_secs(1));
             o.at_least = Duration::from_secs(2);

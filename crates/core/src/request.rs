@@ -159,7 +159,7 @@ macro_rules! setters {
             }
 
             /// The longest time to hold the lock: it is then lost by
-            /// [`Loss::MaxHold`](crate::backend::Loss::MaxHold), and given back. Default: none.
+            /// [`Loss::MaxHold`](crate::backend::Loss::MaxHold), and given back. Default: none; at least 10 ms.
             pub fn max_hold(mut self, longest: Duration) -> Self {
                 self.0.options.max_hold = Some(longest);
                 self

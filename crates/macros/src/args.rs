@@ -12,7 +12,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::{Error, Expr, Lit, LitStr, Path, Token};
 
 use crate::template::Template;
-use crate::times::{self, RETRY_INTERVAL_MIN};
+use crate::times::{self, MAX_HOLD_MIN, RENEW_EVERY_MIN, RETRY_INTERVAL_MIN};
 
 /// Every argument there is, in the order in which they are told.
 const KNOWN: &str = "`key`, `locker`, `ttl`, `wait`, `retry`, `attempts`, `renew`, `max_hold`, \
@@ -120,7 +120,7 @@ impl Said {
             "ttl" => self.ttl(&value)?,
             "wait" => self.wait(&value)?,
             "retry" => self.time("retry", "retry_interval", &value, RETRY_INTERVAL_MIN)?,
-            "max_hold" => self.time("max_hold", "max_hold", &value, Duration::from_nanos(1))?,
+            "max_hold" => self.time("max_hold", "max_hold", &value, MAX_HOLD_MIN)?,
             "at_least" => self.time("at_least", "at_least", &value, Duration::ZERO)?,
             "attempts" => self.attempts(&value)?,
             "renew" => self.renew(&value)?,
@@ -188,7 +188,7 @@ impl Said {
             }
             Some(Lit::Str(text)) if text.value() == "off" => quote!(Renew::Off),
             Some(Lit::Str(text)) => {
-                let every = times::time("renew", text, Duration::from_nanos(1))?;
+                let every = times::time("renew", text, RENEW_EVERY_MIN)?;
                 self.times.push(("renew", every, text.span()));
                 let every = times::tokens(every);
                 quote!(Renew::Every(#every))

@@ -10,6 +10,8 @@ use syn::{Error, LitStr};
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(10);
+pub(crate) const RENEW_EVERY_MIN: Duration = Duration::from_millis(10);
+pub(crate) const MAX_HOLD_MIN: Duration = Duration::from_millis(10);
 
 /// A time of at least `min`.
 pub(crate) fn time(name: &str, text: &LitStr, min: Duration) -> Result<Duration, Error> {
@@ -58,5 +60,7 @@ mod tests {
     fn bounds_are_the_engines() {
         assert_eq!((TTL_MIN, TTL_MAX), (tenure::TTL_MIN, tenure::TTL_MAX));
         assert_eq!(RETRY_INTERVAL_MIN, tenure::RETRY_INTERVAL_MIN);
+        assert_eq!(RENEW_EVERY_MIN, tenure::RENEW_EVERY_MIN);
+        assert_eq!(MAX_HOLD_MIN, tenure::MAX_HOLD_MIN);
     }
 }

@@ -58,9 +58,11 @@ pub async fn t57_late_renewals<F: Fixture>(f: &F) {
         Renew::Every(ttl / 2),
         Renew::Every(ttl * 2),
         Renew::Every(Duration::ZERO),
+        Renew::Every(Duration::from_millis(9)),
         Renew::Every(Duration::MAX),
         Renew::Ratio(0.5),
         Renew::Ratio(0.0),
+        Renew::Ratio(1e-6),
         Renew::Ratio(-1.0),
         Renew::Ratio(f64::NAN),
         Renew::Ratio(f64::INFINITY),
@@ -114,6 +116,7 @@ pub async fn other_bad_values<F: Fixture>(f: &F) {
     assert!(refused(a.lock(&key).retry_interval(Duration::ZERO)).await.is_invalid());
     assert!(refused(a.lock(&key).retry_interval(Duration::MAX)).await.is_invalid());
     assert!(refused(a.lock(&key).max_hold(Duration::ZERO)).await.is_invalid());
+    assert!(refused(a.lock(&key).max_hold(Duration::from_micros(1))).await.is_invalid());
     assert!(refused(a.lock(&key).max_hold(ms(10)).at_least(ms(11))).await.is_invalid());
     nothing_is_left(&a, &key).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Attempt, Backend, BoxFuture, Fault};
 use tenure_core::time::Clock;
-use tenure_core::{Claim, Error, Guard, Lease, Lock, Locker};
+use tenure_core::{Claim, Error, Fence, Guard, Lease, Lock, Locker};
 use tenure_testkit::conformance::start;
 use tenure_testkit::meddle::Meddler;
 use tenure_testkit::wait::{eventually, within};
@@ -192,4 +192,20 @@ async fn a_long_lease_is_not_handed_to_a_short_ttl() {
     assert!(short.remaining() <= short_ttl);
     clock.advance(short_ttl);
     assert!(rival.try_lock("k").await.unwrap().is_some(), "the short ttl has passed");
+}
+
+/// A lock with a short `max_hold` needs no renewal before it is given to its holder.
+#[tokio::test]
+async fn a_short_max_hold_costs_no_renewal() {
+    let renewals = Arc::new(Renewals::default());
+    let locker = meddled(&still().1, &renewals);
+    let request = || locker.lock("k").max_hold(Duration::from_secs(1));
+    let mut guard = request().await.unwrap();
+    for _ in 0..3 {
+        let next = start(request()).await;
+        guard.release().await.unwrap();
+        guard = within("the hand-over", next).await.unwrap();
+    }
+    assert_eq!(renewals.begun.load(Ordering::Acquire), 0);
+    assert!(guard.fence() > Fence::NONE);
 }
