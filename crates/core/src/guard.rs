@@ -21,7 +21,8 @@ use crate::time::Time;
 /// What a release came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The lock is free, or the next one's.
+    /// The lock is free, or the next one's. Where the next one is a task of the same process, nobody was
+    /// asked: a loss that this process had not heard of is not found.
     Freed,
     /// The owner holds it so many times more.
     StillHeld(u32),

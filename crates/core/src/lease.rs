@@ -60,6 +60,8 @@ pub struct Lease {
     pub(crate) due: AtomicU64,
     /// A renewal is under way.
     pub(crate) renewing: AtomicBool,
+    /// The connection was lost meanwhile, and perhaps the server's data: no renewal was confirmed since.
+    doubted: AtomicBool,
 }
 
 impl Lease {
@@ -93,6 +95,7 @@ impl Lease {
             end: Notify::new(),
             due: AtomicU64::new(Time::NEVER.as_nanos()),
             renewing: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
         }
     }
 
@@ -186,7 +189,17 @@ impl Lease {
         let moved = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
         self.renewed_at.fetch_max(start_of(term, &self.clock).as_nanos(), Ordering::AcqRel);
         self.granted_ttl.store(ttl_of(term), Ordering::Release);
+        self.doubted.store(false, Ordering::Release);
         moved.is_ok() && self.ended.get().is_none()
+    }
+
+    /// The server may have lost it: from now until the next confirmed renewal it stays with its holder.
+    pub(crate) fn doubt(&self) {
+        self.doubted.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.doubted.load(Ordering::Acquire)
     }
 
     /// Ends the lease. The first reason counts.

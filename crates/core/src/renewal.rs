@@ -182,8 +182,10 @@ fn heed(engine: &Arc<Engine>, notice: Notice) {
             }
         }
         Notice::Reconnected => {
-            let all = engine.schedule.take_all().into_iter();
-            let (renewed, others) = all.partition(|lease| lease.next_renewal() != Time::NEVER);
+            let all = engine.schedule.take_all();
+            all.iter().for_each(|lease| lease.doubt());
+            let (renewed, others) =
+                all.into_iter().partition(|lease| lease.next_renewal() != Time::NEVER);
             renew_all(engine, renewed);
             look_at(engine, others);
         }

@@ -134,7 +134,8 @@ impl Tenancy {
     /// Never to or from a shared owner: the server would go on seeing the old owner and let its
     /// other processes in. Nor to or from one that does not renew: it was promised its whole
     /// ttl, and no more. Nor to a shorter ttl: the server would keep the lock of a dead process for the
-    /// longer one. Nor without a fence to one that wants it.
+    /// longer one. Nor without a fence to one that wants it. Nor after a reconnect, before the server has
+    /// confirmed that it still knows the lease.
     pub(super) fn may_hand_over(
         &mut self,
         next: &Ask,
@@ -151,6 +152,7 @@ impl Tenancy {
             || shorter
             || !fenced
             || self.is_turn_of_pollers(can, now)
+            || self.lease.is_doubted()
             || self.lease.ended_by(now).is_some()
         {
             return None;

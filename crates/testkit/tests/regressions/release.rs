@@ -83,3 +83,14 @@ async fn an_unanswered_release_is_repeated_long_enough() {
     clock.advance(Duration::from_secs(1));
     becomes_free(&rival, "k").await;
 }
+
+/// A silent loss that no task waits behind is found at the release: the engine's answer is passed on.
+#[tokio::test]
+async fn a_silent_loss_is_found_at_the_release() {
+    let memory = still().1;
+    let locker = Locker::new(memory.clone());
+    let guard = locker.lock("k").await.unwrap();
+    assert!(memory.expire("k").unwrap());
+    let error = guard.release().await.unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_core::backend::{
     Answers, Backend, BoxFuture, Fault, FaultKind, Notice, Notices, Renewal,
 };
-use tenure_core::{Lease, Memory, Renew};
+use tenure_core::{Lease, Locker, Memory, Renew};
 use tenure_testkit::conformance::start;
 use tenure_testkit::meddle::Meddler;
 use tenure_testkit::wait::{eventually, eventually_blocking, within};
@@ -83,9 +83,16 @@ async fn a_grant_needs_no_renewal() {
 struct Reconnecting {
     notices: broadcast::Sender<Notice>,
     renewed: Mutex<BTreeSet<String>>,
+    swallow: AtomicBool,
 }
 
 impl Reconnecting {
+    fn new() -> Arc<Self> {
+        let (notices, renewed, swallow) =
+            (broadcast::Sender::new(8), Mutex::default(), false.into());
+        Arc::new(Reconnecting { notices, renewed, swallow })
+    }
+
     fn renewed(&self) -> Vec<String> {
         self.renewed.lock().unwrap().iter().cloned().collect()
     }
@@ -100,7 +107,10 @@ impl Meddler for Reconnecting {
     ) -> BoxFuture<'a, ()> {
         let names = leases.iter().map(|lease| lease.claim().key().to_string());
         self.renewed.lock().unwrap().extend(names);
-        inner.renew(leases, answers)
+        match self.swallow.load(Ordering::Acquire) {
+            true => Box::pin(std::future::pending()),
+            false => inner.renew(leases, answers),
+        }
     }
 
     fn notices(&self, _: &dyn Backend) -> Notices {
@@ -113,8 +123,7 @@ impl Meddler for Reconnecting {
 #[tokio::test]
 async fn a_reconnect_renews_only_what_is_renewed() {
     let (clock, memory) = still();
-    let (notices, renewed) = (broadcast::Sender::new(8), Mutex::default());
-    let reconnecting = Arc::new(Reconnecting { notices, renewed });
+    let reconnecting = Reconnecting::new();
     let locker = meddled(&memory, &reconnecting);
     let short = Duration::from_secs(5);
     let fixed = locker.lock("fixed").ttl(short).renew(Renew::Off).await.unwrap();
@@ -153,5 +162,27 @@ async fn a_renewal_without_an_answer_is_unknown() {
     assert!(error.is_unknown() && !error.is_lost(), "{error:?}");
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    becomes_free(&tenure_core::Locker::new(memory), "k").await;
+    becomes_free(&Locker::new(memory), "k").await;
+}
+
+/// Once the connection has come back, a lease is not handed from task to task before the server has
+/// confirmed it: if the server has lost it, the release says so, and the next task asks anew and gets a
+/// higher fence than the grant in between.
+#[tokio::test]
+async fn after_a_reconnect_a_lease_is_confirmed_before_it_is_handed_over() {
+    let (memory, reconnecting) = (still().1, Reconnecting::new());
+    let (locker, rival) = (meddled(&memory, &reconnecting), Locker::new(memory.clone()));
+    let guard = locker.lock("k").await.unwrap();
+    let waiter = tokio::spawn(start(locker.lock("k")).await);
+    reconnecting.swallow.store(true, Ordering::Release);
+    assert!(memory.expire("k").unwrap());
+    let between = rival.lock("k").await.unwrap();
+    reconnecting.notices.send(Notice::Reconnected).unwrap();
+    eventually("the renewal", || async { !reconnecting.renewed().is_empty() }).await;
+    let error = guard.release().await.unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+    let fence = between.fence();
+    between.release().await.unwrap();
+    let next = within("the next task's turn", waiter).await.unwrap().unwrap();
+    assert!(next.fence() > fence);
 }
