@@ -3,8 +3,11 @@
 //! In: how many of each. Out: a cluster whose nodes agree on who has which slot, where a master can be
 //! killed, paused or made to fail over by hand, and a slot be moved step by step.
 
+use std::sync::{Mutex, PoisonError};
+
+use super::proxy::Proxy;
 use super::reaper::Reaper;
-use super::redis::{RedisClient, RedisServer, Reply, free_port};
+use super::redis::{RedisClient, RedisServer, Reply};
 use crate::wait::eventually_blocking;
 
 /// How many slots there are, in every cluster.
@@ -20,6 +23,8 @@ const MOVE_TIMEOUT: &str = "5000";
 /// A cluster of a test's own. Its nodes are killed when dropped.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
+    /// Ports of proxies that nodes announce instead of their own, and the port of the node.
+    announced: Mutex<Vec<(u16, u16)>>,
     /// For one that lives in a `static`.
     _reapers: Vec<Reaper>,
 }
@@ -31,7 +36,7 @@ impl RedisCluster {
     ///
     /// If they do not agree in time.
     pub fn start() -> Self {
-        Self::start_as(1)
+        Self::start_as(1, false)
     }
 
     /// Three masters without replicas: no failover, and sooner there. Gone with this process, also from
@@ -41,15 +46,25 @@ impl RedisCluster {
     ///
     /// As [`start`](Self::start).
     pub fn start_masters() -> Self {
-        Self::start_as(0)
+        Self::start_as(0, false)
     }
 
-    fn start_as(replicas: usize) -> Self {
-        let nodes: Vec<_> = (0..MASTERS * (1 + replicas)).map(|_| start_node()).collect();
+    /// The same, each with a wall clock that can be set ([`RedisServer::clock`]).
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start), or if there is no `faketime`.
+    pub fn start_masters_with_clocks() -> Self {
+        Self::start_as(0, true)
+    }
+
+    fn start_as(replicas: usize, has_clocks: bool) -> Self {
+        let nodes = (0..MASTERS * (1 + replicas)).map(|_| start_node(has_clocks));
+        let nodes: Vec<_> = nodes.collect();
         let reaper = |node: &RedisServer| Reaper::of(node.pid(), node.dir());
         // One that can be restarted is another process then.
         let reapers = nodes.iter().filter(|_| replicas == 0).map(reaper).collect();
-        let cluster = RedisCluster { nodes, _reapers: reapers };
+        let cluster = RedisCluster { nodes, announced: Mutex::default(), _reapers: reapers };
         cluster.share_out();
         cluster.introduce();
         cluster.add_replicas();
@@ -64,8 +79,9 @@ impl RedisCluster {
             let (first, last) = (index * per, ((index + 1) * per).min(SLOTS) - 1);
             let mut client = node.client();
             ok(client.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]));
-            let words = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
-            ok(client.command(&words));
+            let slots: Vec<_> = (first..=last).map(|slot| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+            ok(client.command(&words.collect::<Vec<_>>()));
         }
     }
 
@@ -73,8 +89,7 @@ impl RedisCluster {
     fn introduce(&self) {
         let mut first = self.nodes[0].client();
         for node in &self.nodes[1..] {
-            let (port, bus) = (node.port().to_string(), bus_port(node));
-            ok(first.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]));
+            ok(first.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]));
         }
         let all = self.nodes.len();
         eventually_blocking("all nodes to know each other", || {
@@ -132,7 +147,28 @@ impl RedisCluster {
     ///
     /// If there is none.
     pub fn node(&self, port: u16) -> &RedisServer {
-        self.nodes.iter().find(|node| node.port() == port).expect("a node of this cluster")
+        let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let real = announced.iter().find(|(proxy, _)| *proxy == port).map_or(port, |pair| pair.1);
+        self.nodes.iter().find(|node| node.port() == real).expect("a node of this cluster")
+    }
+
+    /// Puts a proxy in front of `node`: from now on all nodes send clients there.
+    ///
+    /// # Panics
+    ///
+    /// If they do not know in time.
+    pub fn proxy_before(&self, node: &RedisServer) -> Proxy {
+        let proxy = Proxy::to(node.port());
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        announced.push((proxy.port(), node.port()));
+        drop(announced);
+        let port = proxy.port().to_string();
+        ok(node.client().command(&["CONFIG", "SET", "cluster-announce-port", &port]));
+        eventually_blocking("all nodes to know the proxy", || {
+            let knows = |node| view(node).iter().any(|one| one.port == proxy.port());
+            self.nodes.iter().all(knows)
+        });
+        proxy
     }
 
     /// The nodes that are masters, as far as any node that answers knows.
@@ -338,13 +374,10 @@ impl RedisCluster {
     }
 }
 
-fn start_node() -> RedisServer {
-    let bus = free_port().to_string();
-    RedisServer::start_with(&[
+fn start_node(has_clock: bool) -> RedisServer {
+    let args = [
         "--cluster-enabled",
         "yes",
-        "--cluster-port",
-        &bus,
         "--cluster-node-timeout",
         NODE_TIMEOUT,
         // A replica that was cut off for long still takes over.
@@ -358,17 +391,8 @@ fn start_node() -> RedisServer {
         // Else a replica waits five seconds for others to come.
         "--repl-diskless-sync-delay",
         "0",
-    ])
-}
-
-fn bus_port(node: &RedisServer) -> String {
-    match node.client().command(&["CONFIG", "GET", "cluster-port"]) {
-        Reply::Many(pair) => match pair.as_slice() {
-            [_, Reply::Text(port)] => port.clone(),
-            other => panic!("{other:?}"),
-        },
-        other => panic!("{other:?}"),
-    }
+    ];
+    RedisServer::start_node(&args, has_clock)
 }
 
 /// The name by which the others know a node.

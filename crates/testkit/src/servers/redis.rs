@@ -52,7 +52,7 @@ impl RedisServer {
     ///
     /// As [`start`](Self::start).
     pub fn start_with(args: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().expect("a temporary directory"), args, None)
+        Self::start_in(new_dir(), args, None, free_port)
     }
 
     /// Starts one that writes down what it is told before it answers: it comes back from a
@@ -71,9 +71,16 @@ impl RedisServer {
     ///
     /// As [`start`](Self::start), or if there is no `faketime`.
     pub fn start_with_clock(args: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = new_dir();
         let clock = WallClock::at(&dir.path().join("clock"));
-        Self::start_in(dir, args, Some(clock))
+        Self::start_in(dir, args, Some(clock), free_port)
+    }
+
+    /// Starts a node of a cluster, perhaps with a clock of its own.
+    pub(super) fn start_node(args: &[&str], has_clock: bool) -> Self {
+        let dir = new_dir();
+        let clock = has_clock.then(|| WallClock::at(&dir.path().join("clock")));
+        Self::start_in(dir, args, clock, free_port_of_node)
     }
 
     /// Starts a replica of this one, and waits until it has caught up.
@@ -91,7 +98,12 @@ impl RedisServer {
         replica
     }
 
-    fn start_in(dir: TempDir, args: &[&str], clock: Option<WallClock>) -> Self {
+    fn start_in(
+        dir: TempDir,
+        args: &[&str],
+        clock: Option<WallClock>,
+        free_port: fn() -> u16,
+    ) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).into()).collect();
         // Another process may take the port between our looking and the server's binding.
         for _ in 0..10 {
@@ -233,9 +245,22 @@ impl RedisServer {
     }
 }
 
+fn new_dir() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
 pub(super) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("a bound address").port()
+}
+
+/// A free port for a node of a cluster. The nodes talk to each other on the port 10,000 above it; only
+/// version 7 and later can be told another.
+fn free_port_of_node() -> u16 {
+    let is_free = |bus| TcpListener::bind(("127.0.0.1", bus)).is_ok();
+    let ports = std::iter::repeat_with(free_port);
+    let has_bus = |port: &u16| port.checked_add(10_000).is_some_and(is_free);
+    ports.take(1_000).find(has_bus).expect("two free ports")
 }
 
 fn launch(dir: &TempDir, port: u16, args: &[String], clock: Option<&WallClock>) -> Program {

@@ -67,6 +67,7 @@ fn act(
         }
         Deed::Precede(first) => to.write_all(&[first, message].concat()),
         Deed::Rewrite(from, with) => to.write_all(&rewritten(message, &from, &with)),
+        Deed::Replace(other) => to.write_all(&other),
     }
 }
 

@@ -41,6 +41,8 @@ pub enum Deed {
     Precede(Vec<u8>),
     /// These bytes in it are replaced by as many others.
     Rewrite(Vec<u8>, Vec<u8>),
+    /// These bytes are passed on in its place.
+    Replace(Vec<u8>),
 }
 
 /// A deed, and the messages that it is done to.
