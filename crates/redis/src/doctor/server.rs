@@ -66,7 +66,7 @@ fn role(visit: &Visit, standing: Standing) -> Finding {
     if let Err(trouble) = visit.info() {
         return check.unknown(why(trouble));
     }
-    match (visit.field("redis_mode"), visit.field("role")) {
+    match (visit.mode(), visit.field("role")) {
         (Some("cluster"), _) if standing != Standing::Node => check.danger(
             "it runs in cluster mode",
             "name the cluster, `redis-cluster://HOST`: locks on one node of it are refused",

@@ -66,6 +66,10 @@ impl Visit {
         self.info.as_ref().ok()?.field(name)
     }
 
+    pub(super) fn mode(&self) -> Option<&str> {
+        self.info.as_ref().ok()?.mode()
+    }
+
     pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, Trouble> {
         self.must_have_answered()?;
         let asked = self.connection.send_packed_command(command);

@@ -366,7 +366,7 @@ impl Facts {
             let shown = self.field("redis_version").unwrap_or_default();
             return cannot(&format!("its version {shown} is too old, 6.2 or later is needed"));
         }
-        match (self.field("redis_mode"), mode) {
+        match (self.mode(), mode) {
             (Some("cluster"), Mode::Alone) => {
                 return cannot("it runs in cluster mode; `redis-cluster://HOST` is for it");
             }
@@ -390,6 +390,11 @@ impl Facts {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// `standalone`, `cluster` or `sentinel`. Valkey 8 has another name for it.
+    pub(crate) fn mode(&self) -> Option<&str> {
+        self.field("redis_mode").or_else(|| self.field("server_mode"))
     }
 
     /// How long it has run, at the least: it counts whole seconds of its clock, not of its life.

@@ -79,6 +79,9 @@ async fn t64_old_and_other_servers_are_refused() {
     assert!(none.contains("it does not say its version"), "{none}");
     let cluster = unsupported("redis_version:7.0.0\r\nredis_mode:cluster\r\nrole:master\r\n").await;
     assert!(cluster.contains("cluster mode"), "{cluster}");
+    // Valkey 8 calls it by another name.
+    let valkey = unsupported("redis_version:7.2.4\r\nserver_mode:cluster\r\nrole:master\r\n").await;
+    assert!(valkey.contains("cluster mode"), "{valkey}");
 }
 
 /// t38: a replica is not asked for locks.
