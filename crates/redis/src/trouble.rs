@@ -167,11 +167,7 @@ impl Trouble {
 
     /// Reads an error reply: its first word, and the rest.
     pub(crate) fn of_reply(address: &dyn fmt::Display, word: &str, rest: &str) -> Self {
-        // Before version 7, an error inside a script is wrapped.
-        let word = match rest.starts_with("Error running script") {
-            true => WORDS.iter().find(|(known, ..)| rest.contains(known)).map_or(word, |w| w.0),
-            false => word,
-        };
+        let (word, rest) = unwrapped(word, rest);
         let (cause, what) = meaning(word, rest);
         let rest = without_our_words(rest);
         let said = format!("{word} {rest}");
@@ -181,6 +177,32 @@ impl Trouble {
         Trouble { word: known, redirect: sent.map(Arc::new), ..trouble }
     }
 }
+
+/// What a script ran into. Before version 7 that stands behind its place in the script: an error that was
+/// raised is wrapped (`ERR Error running script (call to f_…): @user_script:45: @user_script: 45: -OOM …`),
+/// one that was caught and returned starts with the place.
+fn unwrapped<'a>(word: &'a str, rest: &'a str) -> (&'a str, &'a str) {
+    let placed = match word.starts_with(PLACE) {
+        true => Some(rest),
+        false => rest.rsplit_once(PLACE).map(|(_, placed)| placed),
+    };
+    let (word, rest) = match placed.and_then(|placed| placed.split_once(": ")) {
+        Some((_, said)) => match said.strip_prefix('-') {
+            Some(said) => said.split_once(' ').unwrap_or((said, "")),
+            None => ("ERR", said),
+        },
+        None => (word, rest),
+    };
+    // A key that goes under a script, while its slot moves to another node, is asked for there.
+    if rest.contains("attempted to access a non local key") {
+        ("TRYAGAIN", rest)
+    } else {
+        (word, rest)
+    }
+}
+
+/// What the place of an error in a script starts with.
+const PLACE: &str = "@user_script:";
 
 /// What a server says of a command that it does not know goes on with what we sent, tokens included.
 fn without_our_words(rest: &str) -> &str {
@@ -368,10 +390,35 @@ mod tests {
         }
     }
 
-    /// Before version 7 the word stands inside: it is found there.
+    /// Before version 7 the word stands inside, whether the script raised the error or returned it.
     #[test]
     fn errors_inside_old_scripts() {
-        let rest = "Error running script (call to f_1): @user_script:3: -OOM command not allowed";
-        assert!(read("ERR", rest).1.contains("the server is full"), "{:?}", read("ERR", rest));
+        for (word, start) in [
+            ("ERR", "Error running script (call to f_1): @user_script:45: @user_script: 45:"),
+            ("@user_script:", "45:"),
+        ] {
+            let of = |said: &str| Trouble::of_reply(&"h:1", word, &format!("{start} {said}"));
+            let full = of("-OOM command not allowed when used memory > 'maxmemory'.");
+            assert!(full.to_string().contains("is full (maxmemory): OOM command not"), "{full}");
+            let replica = of("-READONLY You can't write against a read only replica.");
+            assert_eq!((replica.cause(), replica.word()), (Cause::Demoted, "READONLY"));
+            let broken = of("-MISCONF Redis is BUSY and LOADING");
+            assert_eq!((broken.cause(), broken.word()), (Cause::Refused, "MISCONF"));
+            let denied = of("The user executing the script can't run this command or subcommand");
+            assert!(denied.to_string().contains(NOPERM), "{denied}");
+        }
+    }
+
+    /// A key that goes under a script while its slot moves is no refusal: it is asked for again.
+    #[test]
+    fn a_key_that_is_not_local_any_more() {
+        for rest in [
+            "Script attempted to access a non local key in a cluster node script: aa, on @user_script:82.",
+            "Error running script (call to f_1): @user_script:3: @user_script: 3: Lua script attempted to \
+             access a non local key in a cluster node",
+        ] {
+            let trouble = Trouble::of_reply(&"h:1", "ERR", rest);
+            assert!(trouble.is_moving() && !trouble.is_final(), "{trouble}");
+        }
     }
 }
