@@ -8,6 +8,7 @@ use std::sync::{PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::MutexGuard;
 use tokio::task::JoinSet;
 
 use super::nodes::{Nodes, Owner};
@@ -54,11 +55,19 @@ impl Nodes {
     /// Asks several nodes, or waits for whoever does so already.
     pub(super) async fn ask_again(&self) -> Result<(), Trouble> {
         let before = self.asked.load(Ordering::Acquire);
-        let _one = self.asking.lock().await;
+        let _one = self.asking().await;
         match self.asked.load(Ordering::Acquire) == before {
             true => self.ask_some(AT_ONCE).await,
             false => Ok(()),
         }
+    }
+
+    /// Waits for whoever asks now. That one may be on a runtime that stands still: it is waited for as
+    /// long as asking may take, and no longer.
+    async fn asking(&self) -> Option<MutexGuard<'_, ()>> {
+        let dial = &self.kit.dial;
+        let longest = dial.connect_timeout() + dial.response_timeout();
+        tokio::time::timeout(longest, self.asking.lock()).await.ok()
     }
 
     /// Asks nodes, `at_once` at a time, until one has answered.
@@ -146,7 +155,7 @@ async fn watch_over(nodes: Weak<Nodes>) {
             () = tokio::time::sleep(jittered(ASK_EVERY)) => 1,
         };
         let Some(nodes) = nodes.upgrade() else { return };
-        let one = nodes.asking.lock().await;
+        let one = nodes.asking().await;
         if let Err(trouble) = nodes.ask_some(at_once).await {
             tracing::debug!(%trouble, "nobody knows the cluster");
         }
