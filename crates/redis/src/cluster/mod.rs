@@ -39,10 +39,10 @@ use crate::builder::Builder;
 use crate::keys::Keys;
 use hops::{Hops, Judged};
 use nodes::{Kit, Nodes};
-use together::together;
 use url::Hosts;
 
 pub(crate) use nodes::{Elsewhere, Spot};
+pub(crate) use together::together;
 
 /// Locks on a Redis or Valkey Cluster.
 ///

@@ -25,7 +25,7 @@ use crate::backend::{Redis, Shared};
 use crate::client::Client;
 use crate::inbox;
 use crate::keys::Keys;
-use crate::link::{Dial, Link, Links, Route, Server, Target, Way};
+use crate::link::{Dial, Link, Route, Server, Target, Way};
 use crate::trouble::{Cause, Redirect, Trouble};
 use crate::url::Address;
 use crate::value::Author;
@@ -91,10 +91,9 @@ pub(crate) struct Spot {
     cluster: Weak<Nodes>,
 }
 
-/// The links to a node that we were sent to.
+/// A node that we were sent to.
 pub(crate) struct Elsewhere {
-    links: Arc<Links>,
-    keys: Keys,
+    keeper: Arc<Shared>,
 }
 
 impl fmt::Debug for Nodes {
@@ -155,21 +154,26 @@ impl Spot {
     pub(crate) fn elsewhere(&self, redirect: &Redirect) -> Option<Elsewhere> {
         let cluster = self.cluster.upgrade()?;
         let node = cluster.node(&self.address.beside(&redirect.host, redirect.port));
-        let (links, keys) = (node.keeper().commands.clone(), cluster.kit.keys.clone());
-        Some(Elsewhere { links, keys })
+        Some(Elsewhere { keeper: node.keeper().clone() })
     }
 }
 
 impl Elsewhere {
     /// What a command that changes nothing is answered there.
     pub(crate) async fn read(&self, command: &Cmd) -> Result<Value, Trouble> {
-        let link = self.links.any();
+        let link = self.keeper.commands.any();
         link.call_by(&link.live().await?, command.clone(), Way::Asking).await
     }
 
     /// The link of everything that is about the lock whose key on the server is `raw`.
     pub(crate) fn of_lock(&self, raw: &[u8]) -> &Link {
-        self.links.of_name(raw.strip_prefix(self.keys.locks().as_bytes()).unwrap_or(raw))
+        let locks = self.keeper.keys.locks().as_bytes();
+        self.keeper.commands.of_name(raw.strip_prefix(locks).unwrap_or(raw))
+    }
+
+    /// The link of renewals, which lives on the engine's thread.
+    pub(crate) fn renewals(&self) -> &Link {
+        &self.keeper.renewals
     }
 }
 

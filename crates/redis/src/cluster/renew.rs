@@ -3,7 +3,7 @@
 //! In: leases that are due. Out: an answer for each, as soon as its node has given it: one that is dead
 //! costs the leases of the others nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_core::Lease;
 use tenure_core::backend::{Answers, BoxFuture, Renewal};
@@ -17,7 +17,7 @@ use crate::trouble::Trouble;
 /// engine.
 const ROUNDS: usize = 3;
 
-/// The leases whose slots one node has.
+/// The leases whose slots one node has; there is at least one.
 struct Share {
     /// For each, in the order of the others.
     owners: Vec<Owner>,
@@ -27,53 +27,67 @@ struct Share {
 
 impl Shared {
     pub(super) async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>) {
-        let mut left: Vec<usize> = (0..leases.len()).collect();
-        for _ in 0..ROUNDS {
-            left = self.renew_once(leases, &left, answers).await;
-            if left.is_empty() {
+        let all = (0..leases.len()).collect();
+        self.renew_some(leases, all, answers, ROUNDS).await;
+    }
+
+    /// Renews those of `wanted`, and then those whose slot has moved meanwhile where it is now.
+    fn renew_some<'a>(
+        &'a self,
+        leases: &'a [Arc<Lease>],
+        wanted: Vec<usize>,
+        answers: &'a Answers<'a>,
+        rounds: usize,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if wanted.is_empty() || rounds == 0 {
                 return;
             }
-        }
-    }
-
-    /// Those that are to be asked for elsewhere.
-    async fn renew_once(
-        &self,
-        leases: &[Arc<Lease>],
-        wanted: &[usize],
-        answers: &Answers<'_>,
-    ) -> Vec<usize> {
-        let mut shares: Vec<Share> = Vec::new();
-        for index in wanted {
-            let lease = &leases[*index];
-            match self.nodes.owner(self.keys.slot(lease.claim().key())).await {
-                Ok(owner) => add(&mut shares, owner, *index, lease),
-                Err(trouble) => answers(*index, unknown(trouble)),
+            let mut shares: Vec<Share> = Vec::new();
+            for index in wanted {
+                let lease = &leases[index];
+                match self.nodes.owner(self.keys.slot(lease.claim().key())).await {
+                    Ok(owner) => add(&mut shares, owner, index, lease),
+                    Err(trouble) => answers(index, unknown(trouble)),
+                }
             }
-        }
-        let elsewhere = Mutex::new(Vec::new());
-        let renewed = shares.iter().map(|share| -> BoxFuture<'_, ()> {
-            Box::pin(self.renew_share(share, answers, &elsewhere))
-        });
-        together(renewed).await;
-        elsewhere.into_inner().unwrap_or_else(PoisonError::into_inner)
+            let renewed = shares.iter().map(|share| -> BoxFuture<'_, ()> {
+                Box::pin(async move {
+                    let elsewhere = Mutex::new(Vec::new());
+                    let told = |at, answer| self.told(share, at, answer, answers, &elsewhere);
+                    let keeper = share.owners[0].keeper();
+                    let moving = keeper.renew(&share.leases, &told).await;
+                    let left = std::mem::take(&mut *list(&elsewhere));
+                    // Neither waits for the other: the node that a slot moves to may be silent.
+                    let both: [BoxFuture<'_, ()>; 2] = [
+                        Box::pin(keeper.renew_moving(moving, &told)),
+                        self.renew_some(leases, left, answers, rounds - 1),
+                    ];
+                    together(both).await;
+                })
+            });
+            together(renewed).await;
+        })
     }
 
-    async fn renew_share(
+    /// Takes the answer to the renewal of one lease of `share`, if its node had the slot all the time.
+    fn told(
         &self,
         share: &Share,
+        at: usize,
+        answer: Renewal,
         answers: &Answers<'_>,
         elsewhere: &Mutex<Vec<usize>>,
     ) {
-        let Some(owner) = share.owners.first() else { return };
-        let told = |at: usize, answer| match self.nodes.is_at(&share.owners[at]) {
+        match self.nodes.is_at(&share.owners[at]) {
             true => answers(share.indexes[at], answer),
-            false => {
-                elsewhere.lock().unwrap_or_else(PoisonError::into_inner).push(share.indexes[at]);
-            }
-        };
-        owner.keeper().renew(&share.leases, &told).await;
+            false => list(elsewhere).push(share.indexes[at]),
+        }
     }
+}
+
+fn list(elsewhere: &Mutex<Vec<usize>>) -> MutexGuard<'_, Vec<usize>> {
+    elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(shares: &mut Vec<Share>, owner: Owner, index: usize, lease: &Arc<Lease>) {

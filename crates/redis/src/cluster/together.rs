@@ -8,7 +8,7 @@ use std::task::Poll;
 use tenure_core::backend::BoxFuture;
 
 /// Awaits all of them.
-pub(super) async fn together<'a, T>(futures: impl IntoIterator<Item = BoxFuture<'a, T>>) -> Vec<T> {
+pub(crate) async fn together<'a, T>(futures: impl IntoIterator<Item = BoxFuture<'a, T>>) -> Vec<T> {
     let mut futures: Vec<_> = futures.into_iter().collect();
     let mut ended: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|cx| {

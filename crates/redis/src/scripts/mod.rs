@@ -14,13 +14,16 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Script, Value};
+use tenure_core::backend::BoxFuture;
 use tenure_core::{Claim, Key, Token};
 
+use crate::cluster::together;
 use crate::keys::Keys;
 use crate::link::{Link, Live, Way};
 use crate::trouble::{Cause, Trouble};
 use crate::value::{self, Author};
 pub(crate) use answer::{Answer, Asked, Bare, Freed, Given, Renewed, Taken};
+use moving::{Lane, Moving};
 pub(crate) use words::Words;
 use words::starting_with;
 
@@ -35,8 +38,8 @@ pub(crate) struct Form {
     sharded_text: String,
     /// How many keys it works on.
     keys: &'static str,
-    /// What does as much as can be done with its first key alone.
-    moving: Option<&'static LazyLock<Form>>,
+    /// What to do instead while its slot moves.
+    moving: Moving,
 }
 
 impl Form {
@@ -47,13 +50,13 @@ impl Form {
         let change = |text: String, (plain, sharded)| text.replace(plain, sharded);
         let sharded_text = SHARDED.into_iter().fold(flagged_text.clone(), change);
         let (plain, flagged) = (Script::new(&text), Script::new(&flagged_text));
-        let (sharded, moving) = (Script::new(&sharded_text), None);
+        let (sharded, moving) = (Script::new(&sharded_text), Moving::Same);
         Form { plain, flagged, sharded, text, flagged_text, sharded_text, keys, moving }
     }
 
     /// With what takes its place while its slot moves to another node.
-    fn or(self, moving: &'static LazyLock<Form>) -> Self {
-        Form { moving: Some(moving), ..self }
+    fn or(self, moving: Moving) -> Self {
+        Form { moving, ..self }
     }
 
     #[cfg(test)]
@@ -93,31 +96,22 @@ pub(crate) const ALWAYS: &str = "#!lua flags=allow-oom";
 // The first two do the usual, cheaply: nobody else wants the lock. The next two do what is usual where
 // several do. They leave the rest to the two after them.
 static TAKE: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")).or(&TAKE_MOVING));
+    LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")).or(Moving::More));
 static GIVE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("give.lua")));
 static STAND: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "3", include_str!("stand.lua")).or(&MORE_MOVING));
+    LazyLock::new(|| Form::new(STRICT, "3", include_str!("stand.lua")).or(Moving::More));
 static PASS: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "4", include_str!("pass.lua")).or(&MORE_MOVING));
-static ACQUIRE: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "5", include_str!("acquire.lua")).or(&ACQUIRE_MOVING));
-static RELEASE: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "5", include_str!("release.lua")).or(&RELEASE_MOVING));
-static RENEW: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "3", include_str!("renew.lua")).or(&RENEW_MOVING));
+    LazyLock::new(|| Form::new(ALWAYS, "4", include_str!("pass.lua")).or(Moving::More));
+static ACQUIRE: LazyLock<Form> = LazyLock::new(|| {
+    Form::new(STRICT, "5", include_str!("acquire.lua")).or(Moving::Steps(&moving::ACQUIRE))
+});
+static RELEASE: LazyLock<Form> = LazyLock::new(|| {
+    Form::new(ALWAYS, "5", include_str!("release.lua")).or(Moving::Steps(&moving::RELEASE))
+});
+static RENEW: LazyLock<Form> = LazyLock::new(|| {
+    Form::new(ALWAYS, "3", include_str!("renew.lua")).or(Moving::Steps(&moving::RENEW))
+});
 static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "6", include_str!("force.lua")));
-
-// While a slot moves to another node of a cluster, scripts on several of its keys are refused.
-static TAKE_MOVING: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "1", include_str!("moving/take.lua")));
-static MORE_MOVING: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("moving/more.lua")));
-static ACQUIRE_MOVING: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "1", include_str!("moving/acquire.lua")));
-static RELEASE_MOVING: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("moving/release.lua")));
-static RENEW_MOVING: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("moving/renew.lua")));
 
 /// Whether and how a claim that is not granted waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,7 +354,7 @@ impl Run {
     ) -> Result<A, Trouble> {
         match trouble.cause() {
             Cause::NoScript => self.anew(link, live, Way::Plain).await,
-            _ => self.moving(link, trouble).await,
+            _ => self.moving(link, Lane::Commands, trouble).await,
         }
     }
 
@@ -416,7 +410,7 @@ fn who(claim: &Claim) -> String {
 }
 
 /// Runs all of `runs` in one go within `within`, and reads each answer.
-pub(crate) async fn run_all<A: Answer>(
+pub(crate) async fn run_all<A: Answer + Send>(
     link: &Link,
     runs: &[Run],
     within: Duration,
@@ -425,7 +419,26 @@ pub(crate) async fn run_all<A: Answer>(
 }
 
 /// The same on a connection of which more is wanted than this.
-pub(crate) async fn run_all_on<A: Answer>(
+pub(crate) async fn run_all_on<A: Answer + Send>(
+    link: &Link,
+    live: &Arc<Live>,
+    runs: &[Run],
+    within: Duration,
+) -> Result<Vec<Result<A, Trouble>>, Trouble> {
+    let answers = run_all_here(link, live, runs, within).await?;
+    let settled = runs.iter().zip(answers).map(|(run, answer)| -> BoxFuture<'_, _> {
+        Box::pin(async move {
+            match answer {
+                Err(trouble) if trouble.is_moving() => run.renew_moving(link, trouble).await,
+                answer => answer,
+            }
+        })
+    });
+    Ok(together(settled).await)
+}
+
+/// The same for what this node can answer by itself: of a slot that moves it says so.
+pub(crate) async fn run_all_here<A: Answer>(
     link: &Link,
     live: &Arc<Live>,
     runs: &[Run],
@@ -437,14 +450,10 @@ pub(crate) async fn run_all_on<A: Answer>(
     }
     let mut replies = link.call_all(live, &pipe, within).await?;
     heal(link, live, runs, &mut replies, within).await?;
-    let mut answers = Vec::with_capacity(runs.len());
-    for (run, reply) in runs.iter().zip(replies) {
-        answers.push(match reply {
-            Err(trouble) if trouble.is_moving() => Box::pin(run.moving(link, trouble)).await,
-            reply => reply.and_then(|reply| read(run.token, link, live, reply)),
-        });
-    }
-    Ok(answers)
+    let read = |(run, reply): (&Run, Result<Value, Trouble>)| {
+        reply.and_then(|reply| read(run.token, link, live, reply))
+    };
+    Ok(runs.iter().zip(replies).map(read).collect())
 }
 
 /// Runs those again whose script the server does not know. The first goes by its text, which makes
@@ -498,9 +507,9 @@ mod tests {
     fn headers_are_complete() {
         let short = [&TAKE, &GIVE, &STAND, &PASS];
         let full = [&ACQUIRE, &RELEASE, &RENEW, &FORCE];
-        let moving = [&TAKE_MOVING, &MORE_MOVING, &ACQUIRE_MOVING, &RELEASE_MOVING, &RENEW_MOVING];
-        for form in short.into_iter().chain(full).chain(moving) {
-            for word in ["-- KEYS[1] lock ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
+        let steps = moving::ACQUIRE.iter().chain(&moving::RELEASE).chain(&moving::RENEW);
+        for form in short.into_iter().chain(full).chain(steps.map(|step| step.form)) {
+            for word in ["-- KEYS[1] ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
                 assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
             }
             assert!(!form.text.contains("--@"), "a part is missing from:\n{}", form.text);
@@ -515,7 +524,8 @@ mod tests {
             assert!(!form.sharded_text.contains("'PUBLISH'"));
             assert!(!form.sharded_text.contains("'NUMSUB'"));
         }
-        for form in [&TAKE, &GIVE, &RENEW, &TAKE_MOVING, &RELEASE_MOVING] {
+        let steps = moving::ACQUIRE.iter().chain(&moving::RELEASE).chain(&moving::RENEW);
+        for form in [&TAKE, &GIVE, &RENEW].into_iter().chain(steps.map(|step| step.form)) {
             assert_eq!(form.sharded.get_hash(), form.flagged.get_hash());
         }
     }

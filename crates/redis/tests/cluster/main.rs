@@ -12,5 +12,6 @@ mod support;
 mod names;
 mod moving;
 mod failover;
+mod steps;
 mod storm;
 mod inbox;

@@ -5,7 +5,8 @@
 -- ARGV[2] who      the token, or `=` and the shared owner
 -- ARGV[3] closed   for how many milliseconds nobody may have it; 0 frees it
 --
--- Returns {token, 'freed'} or {token, 'not_held'} (expired, or taken by another)
+-- Returns {token, 'next', 'freed'} or {token, 'next', 'not_held'} (expired, or taken by another): leave the
+--         queue now
 --         TRYAGAIN   a shared owner needs the other keys
 -- Retry   safe: the second run finds the lock gone, closed or another's and answers not_held
 -- Slots   one. The queue may be on the other node: nobody is told, and those who wait find out by asking
@@ -19,7 +20,7 @@ if type(value) == 'string' then
   holder, rest = string.match(value, '^[-*]t1:[^:]*:([^:]*):(.*)$')
 end
 if holder and string.sub(holder, 1, 1) == '=' and who == token then who = holder end
-if holder ~= who then return { token, 'not_held' } end
+if holder ~= who then return { token, 'next', 'not_held' } end
 if who ~= token then return redis.error_reply('TRYAGAIN a shared owner has several keys') end
 
 if closed > 0 then
@@ -28,4 +29,4 @@ if closed > 0 then
 else
   redis.call('DEL', lock)
 end
-return { token, 'freed' }
+return { token, 'next', 'freed' }
