@@ -55,7 +55,8 @@ mod process {
     use tenure_etcd::Etcd;
     use tenure_testkit::process::Program;
     use tenure_testkit::servers::EtcdServer;
-    use tenure_testkit::wait::{eventually, within};
+    use tenure_testkit::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
+    use tenure_testkit::wait::{eventually, eventually_blocking, within};
 
     fn holder(command: &str, url: &str, key: &str) -> Command {
         let mut holder = Command::new(env!("CARGO_BIN_EXE_holder"));
@@ -138,6 +139,36 @@ mod process {
         assert!(rival.inspect("t54").await.unwrap().is_some(), "nobody has released it");
         let guard = within("the rival's turn", rival.lock("t54").into_future()).await.unwrap();
         assert!(guard.is_held());
+    }
+
+    /// How many descriptors a process has open.
+    fn descriptors(pid: u32) -> usize {
+        std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is there").count()
+    }
+
+    /// A hop that accepts and resets, as a load balancer does before a dead member: every socket that it resets
+    /// is closed, also while the process goes on trying to connect.
+    #[test]
+    fn connections_that_are_reset_are_closed() {
+        /// About every other of these attempts left a socket open once.
+        const ATTEMPTS: usize = 30;
+        /// Attempts that are under way at the same time, on both connections of a process.
+        const SPARE: usize = 6;
+        let server = EtcdServer::start();
+        let proxy = Proxy::raw(server.port());
+        let url = format!("etcd://127.0.0.1:{}", proxy.port());
+        let mut program = hold(holder("hold", &url, "k"), &server);
+        let (open, made) = (descriptors(program.pid()), proxy.accepted());
+        proxy.rule(Rule::on(Way::Requests, Deed::End(Cut::Reset)));
+        proxy.cut(Cut::Reset);
+        eventually_blocking("attempts to connect", || proxy.accepted() > made + ATTEMPTS);
+        let now = descriptors(program.pid());
+        assert!(now <= open + SPARE, "{now} descriptors, {open} before {ATTEMPTS} resets");
+        proxy.heal();
+        program.forget_lines();
+        program.wait_for("held");
+        let now = descriptors(program.pid());
+        assert!(now <= open + SPARE, "{now} descriptors, {open} before {ATTEMPTS} resets");
     }
 
     /// What `etcdctl` is told by its variables, we are told too: where, and who.

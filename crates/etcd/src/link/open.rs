@@ -92,11 +92,12 @@ impl Listening {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
     }
 
-    /// Whoever cuts us off may have said why before, and that is still to be read: who writes waits, and
-    /// who reads ends the connection.
-    fn unless_cut_off<T>(written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// A peer that cuts us off may have said why before, and that is still to be read. So a failed write counts as
+    /// done: the bytes are dropped, and reading finds the end of the connection. An error would end the connection
+    /// before that. A write that never ends would keep the connection, and its socket, for ever.
+    fn unless_cut_off<T>(written: Poll<io::Result<T>>, done: T) -> Poll<io::Result<T>> {
         match written {
-            Poll::Ready(Err(_)) => Poll::Pending,
+            Poll::Ready(Err(_)) => Poll::Ready(Ok(done)),
             written => written,
         }
     }
@@ -124,11 +125,11 @@ impl AsyncWrite for Listening {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write(cx, bytes))
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_write(cx, bytes), bytes.len())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Self::unless_cut_off(Pin::new(&mut self.stream).poll_flush(cx))
+        Self::unless_cut_off(Pin::new(&mut self.stream).poll_flush(cx), ())
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
