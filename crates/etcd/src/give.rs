@@ -194,7 +194,8 @@ impl Shared {
     pub(crate) async fn undo(&self, seat: &Arc<Seat>, link: &Link) -> Result<(), Trouble> {
         let now = seat.now();
         let lease = now.session.lease();
-        if now.sent && (now.stray && now.session.is_own() || now.session.loss().is_some()) {
+        let ended = now.session.loss().is_some() && !now.session.is_foreign();
+        if now.sent && (now.stray && now.session.is_own() || ended) {
             // With the lease goes all that hangs on it, now or later.
             now.session.end(Loss::Session);
             if !now.session.is_revoked() {
@@ -278,9 +279,21 @@ impl Shared {
         let Some(found) = self.find(claim).await?.filter(|again| again.lease == found.lease) else {
             return Ok(None);
         };
-        let session = Arc::new(Session::of(&self.keys, found.lease, Kind::Own, claim.ttl(), lasts));
+        let kind = self.kind_of(&found).await?;
+        let session = Arc::new(Session::of(&self.keys, found.lease, kind, claim.ttl(), lasts));
         self.seats.add(Arc::new(Seat::adopted(&self.keys, claim, session, found)));
         Ok(Some(lasts.as_term()))
+    }
+
+    /// Whether the session of the claim `found` is this claim's alone. The key of such a session is written by the
+    /// transaction that hangs the claim on it. That of a shared session is written by itself.
+    async fn kind_of(&self, found: &KeyValue) -> Result<Kind, Trouble> {
+        let own = RangeRequest::one(self.keys.session(found.lease)).keys_only();
+        let own = self.calls.call(own).await?.kvs.into_iter().next();
+        Ok(match own {
+            Some(own) if own.mod_revision == found.mod_revision => Kind::Own,
+            _ => Kind::Foreign,
+        })
     }
 
     /// The claim's key, if it holds the lock.

@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     Shared,
     /// One lock, with which it ends.
     Own,
+    /// Another process's, with other locks of it, of which we have adopted one: only that process may revoke it.
+    Foreign,
 }
 
 #[derive(Debug)]
@@ -129,6 +131,10 @@ impl Session {
 
     pub(crate) fn is_own(&self) -> bool {
         self.kind == Kind::Own
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.kind == Kind::Foreign
     }
 
     /// What was asked for.

@@ -287,12 +287,14 @@ impl Shared {
         Ok(Lasts { from, ttl: seconds(left.ttl), term })
     }
 
-    /// Declares a session lost: it is revoked, and those who hold a lock on it hear it.
+    /// Declares a session lost: it is revoked if it is ours, and those who hold a lock on it hear it.
     pub(crate) fn lose(&self, session: &Session, loss: Loss) {
         if !session.end(loss.clone()) {
             return;
         }
-        self.owe(Debt::Revoke(session.lease(), session.ttl()));
+        if !session.is_foreign() {
+            self.owe(Debt::Revoke(session.lease(), session.ttl()));
+        }
         for seat in self.seats.held_on(session) {
             let (key, token, loss) = (seat.key.clone(), seat.token, loss.clone());
             self.tell(Notice::Lost { key, token, loss });

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use tenure_core::backend::{Loss, Release};
+use tenure_core::{Key, Locker, WrittenLease};
 use tenure_testkit::servers::EtcdServer;
-use tenure_testkit::wait::within;
+use tenure_testkit::servers::proxy::{Cut, Way};
+use tenure_testkit::wait::{eventually, within};
 
-use crate::support::{SHORT, claims, claims_are, lease_of, locker, of_ttl};
+use crate::support::{LONG, SHORT, claims, claims_are, lease_of, locker, of_ttl, proxied, through};
 
 /// How often a lock of this ttl is renewed.
 const RENEWAL: u32 = 3;
@@ -76,6 +78,61 @@ async fn t68_force_release() {
     assert!(next.fence() > guard.fence());
     assert_eq!(b.force_release("k", seen, "eve: again").await.unwrap(), Release::NotHeld);
     assert!(next.is_held() && claims(&server, "k").len() == 1);
+}
+
+/// What `tenure release KEY --token` knows of the lock `key`.
+async fn known(locker: &Locker, key: &str) -> WrittenLease {
+    let shown = locker.inspect(key).await.unwrap().unwrap();
+    WrittenLease::from_token(&Key::new(key).unwrap(), shown.holders[0].token.unwrap(), SHORT)
+}
+
+/// A release by token ends that lock and no other: the session that the holder's locks share lives on.
+#[tokio::test]
+async fn a_release_by_token_spares_the_other_locks() {
+    let server = EtcdServer::start();
+    let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
+    let (_one, two) = (a.lock("one").await.unwrap(), a.lock("two").await.unwrap());
+    let session = lease_of(&server, &claims(&server, "two")[0]);
+    b.adopt(&known(&b, "one").await).await.unwrap().release().await.unwrap();
+    // What it still has to do at the server is done when this returns.
+    b.shutdown(LONG).await;
+    assert!(claims(&server, "one").is_empty());
+    assert_eq!(claims(&server, "two").len(), 1, "the session lives");
+    assert!(server.leases().contains(&session) && two.is_held());
+}
+
+/// One that is written down has a session of its own, which ends with it, whoever releases it.
+#[tokio::test]
+async fn a_release_by_token_ends_a_session_of_one_lock() {
+    let server = EtcdServer::start();
+    let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
+    for ttl in [LONG, SHORT * 5] {
+        let guard = a.lock("k").ttl(ttl).await.unwrap();
+        let written = guard.detach().write_down().await.unwrap();
+        let session = lease_of(&server, &claims(&server, "k")[0]);
+        b.adopt(&written).await.unwrap().release().await.unwrap();
+        eventually("its session to end", || async { !server.leases().contains(&session) }).await;
+    }
+}
+
+/// Nor does a process end the others by adopting a lock and losing it.
+#[tokio::test]
+async fn an_adopted_lock_that_is_lost_spares_the_others() {
+    let (server, proxy) = proxied();
+    let ttl = SHORT * 2;
+    let (a, b) = (of_ttl(&server.url(), ttl).await, of_ttl(&through(&proxy), LONG).await);
+    let (_one, two) = (a.lock("one").await.unwrap(), a.lock("two").await.unwrap());
+    let adopted = b.adopt(&known(&b, "one").await).await.unwrap();
+    proxy.black_hole(&[Way::Requests, Way::Replies]);
+    within("the loss", adopted.lost()).await;
+    proxy.cut(Cut::Reset);
+    proxy.heal();
+    within("the lock to be deleted", claims_are(&server, "one", 0)).await;
+    drop(adopted);
+    within("a lock", b.lock("other").into_future()).await.unwrap().release().await.unwrap();
+    b.shutdown(LONG).await;
+    assert_eq!(claims(&server, "two").len(), 1, "the session lives");
+    assert!(two.is_held());
 }
 
 /// Compaction hurts nobody who holds.
