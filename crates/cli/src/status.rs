@@ -4,10 +4,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
+use nix::unistd::{AccessFlags, access};
 use serde::Serialize;
+use tenure::Token;
 use tenure::backend::Loss;
 
 use crate::child::End;
@@ -183,9 +187,9 @@ fn child<S: serde::Serializer>(end: &Option<End>, to: S) -> Result<S::Ok, S::Err
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     path: PathBuf,
-    /// Beside it, if it can be replaced as a whole. A pipe or a device is written through:
+    /// Whether it can be replaced as a whole. A pipe or a device is written through:
     /// replacing `/dev/stderr` would be a bad surprise.
-    temporary: Option<PathBuf>,
+    plain: bool,
 }
 
 impl StatusFile {
@@ -193,7 +197,7 @@ impl StatusFile {
     pub(crate) fn probe(path: &Path) -> Result<Self, Trouble> {
         // A link is followed, so that the file it names is replaced and not the link.
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-        let file = StatusFile { temporary: temporary_beside(path, &real), path: real };
+        let file = StatusFile { plain: is_plain(path, &real), path: real };
         file.try_out().map_err(|error| {
             let shown = path.display();
             Trouble::usage(format!("cannot write the status file `{shown}`: {error}"))
@@ -202,36 +206,50 @@ impl StatusFile {
     }
 
     fn try_out(&self) -> io::Result<()> {
-        match &self.temporary {
-            Some(temporary) => File::create(temporary).and_then(|_| fs::remove_file(temporary)),
-            None => File::options().append(true).open(&self.path).map(|_| ()),
+        match self.plain {
+            true => self.draft().and_then(|(_, draft)| fs::remove_file(draft)),
+            // Not opened: the reader of a pipe would take that for its end.
+            false => Ok(access(&self.path, AccessFlags::W_OK)?),
         }
+    }
+
+    /// A new file beside it. Its name cannot be guessed, and one that is there already is not opened: in a
+    /// directory that others can write to it could be a link to somewhere else.
+    fn draft(&self) -> io::Result<(File, PathBuf)> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let number = Token::random().map_err(io::Error::other)?.expose();
+        let draft = self.path.with_file_name(format!(".{name}.{number}"));
+        Ok((File::options().write(true).create_new(true).open(&draft)?, draft))
     }
 
     /// Writes the report, all of it or nothing where the place allows that.
     pub(crate) fn write(&self, report: &Report) -> io::Result<()> {
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
-        match &self.temporary {
-            Some(temporary) => replace(&self.path, temporary, &line),
-            None => File::options().append(true).open(&self.path)?.write_all(&line),
+        match self.plain {
+            true => self.replace(&line),
+            // A reader that is not there, or does not read, is not waited for.
+            false => {
+                let mut options = File::options();
+                options.append(true).custom_flags(OFlag::O_NONBLOCK.bits());
+                options.open(&self.path)?.write_all(&line)
+            }
         }
+    }
+
+    fn replace(&self, line: &[u8]) -> io::Result<()> {
+        let (mut file, draft) = self.draft()?;
+        file.write_all(line).and_then(|()| fs::rename(&draft, &self.path)).inspect_err(|_| {
+            // Nothing is left behind; the first error is the one that counts.
+            let _ = fs::remove_file(&draft);
+        })
     }
 }
 
-fn replace(path: &Path, temporary: &Path, line: &[u8]) -> io::Result<()> {
-    fs::write(temporary, line)?;
-    fs::rename(temporary, path).inspect_err(|_| {
-        // Nothing is left behind; the first error is the one that counts.
-        let _ = fs::remove_file(temporary);
-    })
-}
-
-fn temporary_beside(given: &Path, real: &Path) -> Option<PathBuf> {
+fn is_plain(given: &Path, real: &Path) -> bool {
     let system = ["/dev", "/proc"].iter().any(|dir| given.starts_with(dir));
     let plain = fs::metadata(real).map_or(true, |there| there.is_file());
-    let name = real.file_name()?.to_string_lossy();
-    (plain && !system).then(|| real.with_file_name(format!(".{name}.{}", std::process::id())))
+    plain && !system && real.file_name().is_some()
 }
 
 #[cfg(test)]
@@ -316,6 +334,19 @@ mod tests {
         file.write(&Report::new("k")).unwrap();
         assert!(fs::read_to_string(&path).unwrap().ends_with("}\n"));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// A link that somebody planted where a draft may stand leads nowhere.
+    #[test]
+    fn planted_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("status.json"), dir.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        let draft = format!(".status.json.{}", std::process::id());
+        std::os::unix::fs::symlink(&victim, dir.path().join(draft)).unwrap();
+        StatusFile::probe(&path).unwrap().write(&Report::new("k")).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert!(fs::read_to_string(&path).unwrap().starts_with('{'));
     }
 
     /// A link stays a link: the file it names is replaced.
