@@ -4,12 +4,16 @@
 //! passed or `tenure release` gives it back. Nobody renews it meanwhile, so the ttl is not ours to
 //! choose. A token that cannot be handed over leaves no lock behind.
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::fs::{OFlags, Stat, fcntl_getfl, fstat, stat};
 use serde::Serialize;
 use tenure::time::UnixMillis;
 use tenure::{Guard, Key, Locker, Renew, WrittenLease};
+use tokio::sync::oneshot;
 
 use crate::args::{AcquireArgs, Everywhere};
 use crate::output;
@@ -42,6 +46,9 @@ fn checked(
     talk: &mut Talk,
 ) -> Result<Option<Outcome>, Trouble> {
     let key = trouble::key(&args.key)?;
+    if is_closed(io::stdout()) {
+        return Err(Trouble::usage(format!("cannot print the token of `{key}`: stdout is closed")));
+    }
     let place = Place::find(flags)?;
     if let Some(engine) = place.confined() {
         place.introduce(talk);
@@ -85,7 +92,7 @@ impl Taking<'_> {
         let result = match wait::acquire(locker, self.key, request, signals, self.talk).await {
             Waited::Acquired(guard) => {
                 let waited = locker.clock().now().since(start);
-                self.hand_over(locker, guard, waited).await.map(|()| None)
+                self.hand_over(locker, guard, waited, signals).await
             }
             Waited::Interrupted(signal) => Ok(Some(Outcome::Interrupted(signal as i32))),
             Waited::Failed(error) => wait::failed(&error, self.key, asking, self.place, self.talk)
@@ -95,13 +102,14 @@ impl Taking<'_> {
         result
     }
 
-    /// The lock is ours: it becomes the script's. A signal that comes now changes nothing any more.
+    /// The lock is ours: it becomes the script's, if the script reads its token while it is worth something.
     async fn hand_over(
         &mut self,
         locker: &Locker,
         guard: Guard,
         waited: Duration,
-    ) -> Result<(), Trouble> {
+        signals: &mut Signals,
+    ) -> Result<Option<Outcome>, Trouble> {
         let (fence, left) = (guard.fence().to_string(), guard.remaining());
         let written = guard.detach().write_down().await;
         let written = written.map_err(|error| self.place.trouble(&error))?;
@@ -109,11 +117,26 @@ impl Taking<'_> {
         let token = written.token().expose();
         let text =
             if self.args.json { self.as_json(&token, &fence, until, waited) } else { token + "\n" };
-        match print(&text) {
-            Ok(()) => self.say_how_long(until),
-            Err(error) => return Err(self.take_back(locker, &written, &error).await),
-        }
-        Ok(())
+        let why = tokio::select! {
+            biased;
+            printed = print(text) => match printed {
+                Ok(()) => {
+                    self.say_how_long(until);
+                    return Ok(None);
+                }
+                Err(error) => error.to_string(),
+            },
+            signal = signals.next() => {
+                if let Err(cause) = self.take_back(locker, &written).await {
+                    self.talk.insist(&output::not_released(self.key.as_str(), &cause));
+                }
+                return Ok(Some(Outcome::Interrupted(signal as i32)));
+            }
+            () = tokio::time::sleep(left) => "nobody has read it".into(),
+        };
+        let undone = self.take_back(locker, &written).await;
+        let then = undone.map_or_else(|cause| cause, |()| "the lock was given back".into());
+        Err(Trouble::usage(format!("cannot print the token of `{}`: {why}; {then}", self.key)))
     }
 
     fn as_json(&self, token: &str, fence: &str, until: UnixMillis, waited: Duration) -> String {
@@ -150,23 +173,26 @@ impl Taking<'_> {
         }
     }
 
-    /// Nobody knows the token, so nobody could give the lock back.
-    async fn take_back(
-        &self,
-        locker: &Locker,
-        written: &WrittenLease,
-        error: &io::Error,
-    ) -> Trouble {
+    /// Nobody knows the token, so nobody else could give the lock back.
+    async fn take_back(&self, locker: &Locker, written: &WrittenLease) -> Result<(), String> {
         let undone = async { locker.adopt(written).await?.release().await };
-        let then = match undone.await {
-            Ok(_) => "the lock was given back".into(),
-            Err(error) => self.place.scrub(&text::chain(&error)),
-        };
-        Trouble::usage(format!("cannot print the token of `{}`: {error}; {then}", self.key))
+        undone.await.map(drop).map_err(|error| self.place.scrub(&text::chain(&error)))
     }
 }
 
-fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+/// Whether nobody can read what is written here. The standard library opens `/dev/null` for reading and
+/// writing in the place of a stream that was closed; a shell's `>/dev/null` is for writing only.
+fn is_closed(stream: impl AsFd) -> bool {
+    let opened = fcntl_getfl(&stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
+    let device = |stat: Stat| stat.st_rdev;
+    opened && fstat(&stream).map(device) == stat("/dev/null").map(device)
+}
+
+/// Prints on a thread that nobody waits for: a write cannot be cancelled. Not by way of `Stdout`, which
+/// takes a stream that cannot be written to for written.
+async fn print(text: String) -> io::Result<()> {
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let (tell, told) = oneshot::channel();
+    std::thread::Builder::new().spawn(move || tell.send(stdout.write_all(text.as_bytes())))?;
+    told.await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }

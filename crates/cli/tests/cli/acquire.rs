@@ -121,6 +121,29 @@ fn a_token_that_cannot_be_printed() {
     assert_eq!(space.keys(), [""; 0]);
 }
 
+/// A closed stdout is known before the lock is taken; one that cannot be written to is not taken for written.
+#[test]
+fn a_closed_stdout() {
+    let space = Space::redis();
+    let tool = assert_cmd::cargo::cargo_bin!("tenure").display().to_string();
+    for (stdout, why) in [
+        (">&-", "stdout is closed"),
+        ("1</dev/zero", "Bad file descriptor (os error 9); the lock was given back"),
+    ] {
+        let mut sh = std::process::Command::new("sh");
+        sh.args(["-c", &format!("\"$0\" acquire k --ttl 1m {stdout}"), &tool]);
+        let run = done({
+            sh.env("TENURE_URL", space.url());
+            sh
+        });
+        assert_eq!(run.code, Some(64), "{run:?}");
+        assert_eq!(run.err, format!("tenure: error: cannot print the token of `k`: {why}\n"));
+        assert_eq!(space.keys(), [""; 0]);
+    }
+    let run = Running::start(space.tenure(["acquire", "k", "--ttl", "1m"])).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
 fn refused(run: &Done, engine: &str, before: &str) {
     assert_eq!((run.code, run.out.as_str()), (Some(64), ""));
     assert_matches(
