@@ -15,6 +15,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use crate::complete::live_keys;
 use crate::status;
+use crate::talk;
 
 /// Distributed locks: run commands under them, and see who holds what.
 #[derive(Debug, Parser)]
@@ -347,8 +348,12 @@ pub(crate) enum Shell {
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     read(std::env::args_os()).map_err(|error| {
         // Whether it reaches the terminal or not, the status is the same.
-        let _ = error.print();
-        ExitCode::from(if error.use_stderr() { status::USAGE } else { 0 })
+        if !error.use_stderr() {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        talk::briefly(move || _ = error.print());
+        ExitCode::from(status::USAGE)
     })
 }
 

@@ -43,8 +43,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    talk::trace(&cli.everywhere);
     let mut talk = Talk::new(&cli.everywhere);
+    talk.trace(&cli.everywhere);
     let code = match &cli.command {
         Command::Run(args) => run::run(args, &cli.everywhere, &mut talk),
         Command::Acquire(args) => acquire::acquire(args, &cli.everywhere, &mut talk),

@@ -1,10 +1,11 @@
 //! How lines reach people: stderr, colours, the live line of a wait.
 //!
-//! In: lines from `output.rs`. Out: bytes on stderr. A reader that is gone or slow never stops us:
-//! errors are ignored, and once a lock is in danger a thread of its own does the writing.
+//! In: lines from `output.rs`, and the engine's log. Out: bytes on stderr, written by a thread of their own.
+//! A reader that is gone, slow or asleep holds up nobody: lines wait in a queue, and what does not fit is
+//! dropped. While the reader keeps up, a line is on the screen before we go on.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::time::Duration;
 
 use tracing_subscriber::filter::LevelFilter;
@@ -15,6 +16,10 @@ use crate::trouble::Trouble;
 
 /// How long the end of the program waits for a reader that does not read.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a line waits for its reader, so that it stands before what the command prints.
+const MOMENT: Duration = Duration::from_millis(50);
+/// How many lines wait for a reader: more than `-vv` writes in a burst.
+const QUEUE: usize = 1_024;
 
 /// Our side of the conversation.
 #[derive(Debug)]
@@ -24,29 +29,43 @@ pub(crate) struct Talk {
     terminal: bool,
     /// A line is on the screen that the next one replaces.
     live: bool,
-    aside: Option<Aside>,
+    lines: SyncSender<Line>,
+    /// Disconnected when the last line has been written.
+    unwritten: Option<Receiver<()>>,
+    /// No line is waited for any more.
+    hurried: bool,
 }
 
-/// The thread that writes while we must not block.
-#[derive(Debug)]
-struct Aside {
-    lines: Sender<String>,
-    done: Receiver<()>,
-}
+/// A text to write, and what is dropped when that is done.
+pub(crate) type Line = (String, Option<Sender<()>>);
 
 impl Talk {
     pub(crate) fn new(flags: &Everywhere) -> Self {
         let terminal = io::stderr().is_terminal();
+        let (lines, incoming) = sync_channel(QUEUE);
+        let write = move || {
+            let write = |(text, written): Line| {
+                put(&text);
+                drop(written);
+            };
+            incoming.into_iter().for_each(write);
+        };
+        // Without a thread nothing is said: that is better than to hang.
+        let _ = std::thread::Builder::new().name("tenure-talk".into()).spawn(write);
         let colored = wants_color(flags.color, terminal);
-        Talk { quiet: flags.quiet, colored, terminal, live: false, aside: None }
+        Talk { quiet: flags.quiet, terminal, ..Self::over(lines, colored) }
+    }
+
+    fn over(lines: SyncSender<Line>, colored: bool) -> Self {
+        let (quiet, terminal, live, unwritten, hurried) = (false, false, false, None, false);
+        Talk { quiet, colored, terminal, live, lines, unwritten, hurried }
     }
 
     /// For tests: what is said comes out at the other end.
     #[cfg(test)]
-    pub(crate) fn overheard() -> (Self, Receiver<String>) {
-        let ((lines, heard), (_, done)) = (channel(), channel());
-        let aside = Some(Aside { lines, done });
-        (Talk { quiet: false, colored: false, terminal: false, live: false, aside }, heard)
+    pub(crate) fn overheard() -> (Self, Receiver<Line>) {
+        let (lines, heard) = sync_channel(QUEUE);
+        (Talk { hurried: true, ..Self::over(lines, false) }, heard)
     }
 
     /// Says something that `-q` silences.
@@ -104,27 +123,44 @@ impl Talk {
         self.terminal && !self.quiet && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
     }
 
-    /// From now on no reader can hold us up: there is a command to be killed in time.
+    /// From now on no line is waited for, not even for a moment: there is a command to be killed in time.
     pub(crate) fn step_aside(&mut self) {
-        if self.aside.is_none() {
-            self.aside = Aside::start();
-        }
+        self.hurried = true;
     }
 
-    /// Waits a moment for what is still to be written.
+    /// Waits a moment for what is still to be written, the log included.
     pub(crate) fn finish(&mut self) {
-        if let Some(Aside { lines, done }) = self.aside.take() {
-            drop(lines);
-            // An error is the thread's end; a time-out is a reader that does not read.
-            let _ = done.recv_timeout(PATIENCE);
+        self.hurried = true;
+        self.write(String::new());
+        if let Some(unwritten) = self.unwritten.take() {
+            // An error is the end of the last line; a time-out is a reader that does not read.
+            let _ = unwritten.recv_timeout(PATIENCE);
         }
     }
 
-    fn write(&self, text: String) {
-        match &self.aside {
-            Some(aside) => aside.lines.send(text).unwrap_or_default(),
-            None => put(&text),
+    fn write(&mut self, text: String) {
+        let (written, unwritten) = channel();
+        let behind =
+            self.unwritten.as_ref().is_some_and(|last| last.try_recv() == Err(TryRecvError::Empty));
+        if self.lines.try_send((text, Some(written))).is_err() {
+            return;
         }
+        if !behind && !self.hurried {
+            let _ = unwritten.recv_timeout(MOMENT);
+        }
+        self.unwritten = Some(unwritten);
+    }
+
+    /// Turns the engine's log on, to stderr, for `-v` and `-vv`, in colour where all we say is.
+    pub(crate) fn trace(&self, flags: &Everywhere) {
+        let level = match flags.verbose {
+            0 => return,
+            1 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        };
+        let lines = self.lines.clone();
+        let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(self.colored);
+        log.with_writer(move || Log(lines.clone())).init();
     }
 
     fn painted(&self, line: &str) -> String {
@@ -138,16 +174,29 @@ impl Talk {
     }
 }
 
-impl Aside {
-    fn start() -> Option<Self> {
-        let (lines, incoming) = channel::<String>();
-        let (finished, done) = channel();
-        let write = move || {
-            incoming.iter().for_each(|text| put(&text));
-            drop(finished);
-        };
-        std::thread::Builder::new().name("tenure-talk".into()).spawn(write).ok()?;
-        Some(Aside { lines, done })
+/// The engine's log, on its way to the same thread.
+struct Log(SyncSender<Line>);
+
+impl Write for Log {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let _ = self.0.try_send((String::from_utf8_lossy(event).into_owned(), None));
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Prints what has no conversation yet, and waits no longer for its reader than at the end of one.
+pub(crate) fn briefly(print: impl FnOnce() + Send + 'static) {
+    let (done, printed) = channel::<()>();
+    let printing = move || {
+        print();
+        drop(done);
+    };
+    if std::thread::Builder::new().spawn(printing).is_ok() {
+        let _ = printed.recv_timeout(PATIENCE);
     }
 }
 
@@ -178,24 +227,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
-/// Turns the engine's log on, to stderr, for `-v` and `-vv`, in colour where all we say is.
-pub(crate) fn trace(flags: &Everywhere) {
-    let level = match flags.verbose {
-        0 => return,
-        1 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    let colored = wants_color(flags.color, io::stderr().is_terminal());
-    let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(colored);
-    log.with_writer(io::stderr).init();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn talk(colored: bool) -> Talk {
-        Talk { quiet: false, colored, terminal: false, live: false, aside: None }
+        Talk { colored, ..Talk::overheard().0 }
     }
 
     /// Colour marks the one word that matters, and only where it is wanted.

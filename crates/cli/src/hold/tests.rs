@@ -12,6 +12,7 @@ use tenure_testkit::meddle::{Meddled, Meddler};
 use super::*;
 use crate::args::{Cli, Command};
 use crate::command::{Task, start};
+use crate::talk::Line;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -101,7 +102,7 @@ struct Seen {
     end: End,
     loss: Option<Loss>,
     left: Duration,
-    said: Receiver<String>,
+    said: Receiver<Line>,
 }
 
 /// Runs `script` under a lease of one second, of which `meddle` decides the rest.
@@ -130,7 +131,7 @@ async fn t69_silence_kills_before_the_lease_ends() {
     let seen = watched("tenure run --grace 300ms k -- x", STUBBORN, mute).await;
     assert_eq!((seen.end, seen.loss), (End::Signalled(9), Some(Loss::Expired)));
     assert!(!seen.left.is_zero(), "killed too late");
-    let line = seen.said.try_recv().unwrap();
+    let line = seen.said.try_recv().unwrap().0;
     let (start, rest) = line.split_once("sent TERM to ").unwrap();
     assert_eq!(start, "tenure: losing k: no renewal confirmed for 0s (connection refused); ");
     assert!(rest.contains(", KILL in ") && rest.ends_with("ms\n"), "{rest}");
@@ -150,7 +151,7 @@ async fn t69_a_revoked_lock_kills_at_once() {
     let revoke = |memory: &Memory, _: &Silent| assert!(memory.revoke("k").unwrap());
     let seen = watched("tenure run k -- x", STUBBORN, revoke).await;
     assert_eq!((seen.end, seen.loss), (End::Signalled(9), Some(Loss::Gone)));
-    let line = seen.said.try_recv().unwrap();
+    let line = seen.said.try_recv().unwrap().0;
     assert!(line.starts_with("tenure: losing k: "), "{line}");
     assert!(line.contains("; sent KILL to "), "{line}");
 }

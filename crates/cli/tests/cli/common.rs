@@ -3,11 +3,13 @@
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
+use std::io::{PipeReader, PipeWriter, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -257,4 +259,22 @@ pub(crate) fn assert_matches(text: &str, pattern: &str) {
     let pattern = pattern.replace("WHO", &who);
     let whole = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
     assert!(whole.is_match(text), "{text:?} does not match {pattern:?}");
+}
+
+/// A pipe that is full and that nobody reads: a write to it blocks.
+pub(crate) fn unread() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut end = &writer;
+    for size in [4096, 1] {
+        while end.write(&[b'.'; 4096][..size]).is_ok() {}
+    }
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    (reader, writer)
+}
+
+/// The status of a process that must end within the deadline.
+pub(crate) fn status_of(child: &mut Child) -> Option<i32> {
+    wait_for("the run to end", || child.try_wait().unwrap().is_some());
+    child.wait().unwrap().code()
 }

@@ -1,6 +1,8 @@
 //! Row 69 of the torture list: the lock ends before the command.
 
-use crate::common::{Running, Space, assert_matches, bare, done, is_alive, pid_in, wait_for};
+use crate::common::{
+    Running, Space, assert_matches, bare, done, is_alive, pid_in, status_of, unread, wait_for,
+};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -169,27 +171,13 @@ fn t69_a_full_pipe_does_not_delay_the_kill() {
     let space = Space::new();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
     let mut run = space.sh("run --at-most 800ms --grace 200ms k", script);
-    let (reader, writer) = std::io::pipe().unwrap();
-    fill(&writer);
+    let (reader, writer) = unread();
     let mut child = run.stderr(writer).spawn().unwrap();
     drop(run);
     let pid = pid_in(&space.path("pid"));
     let start = Instant::now();
     wait_for("the command to die", || !is_alive(pid));
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    wait_for("the run to end", || child.try_wait().unwrap().is_some());
-    assert_eq!(child.wait().unwrap().code(), Some(79));
+    assert_eq!(status_of(&mut child), Some(79));
     drop(reader);
-}
-
-/// Writes into a pipe until it takes no more.
-fn fill(writer: &std::io::PipeWriter) {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    use std::io::Write as _;
-    fcntl(writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
-    let mut end = writer;
-    for size in [4096, 1] {
-        while end.write(&[b'.'; 4096][..size]).is_ok() {}
-    }
-    fcntl(writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
 }

@@ -22,5 +22,6 @@ mod screen;
 mod signals;
 mod status;
 mod terminal;
+mod unread;
 mod waiting;
 mod watch;
