@@ -2,12 +2,12 @@
 //!
 //! In: a process that `command.rs` started, the leader of its own group. Out: [`Change`]s.
 //! Whatever is sent goes to the whole group: a shell's children must not outlive the lock that the
-//! shell was given.
+//! shell was given. Descendants that are in groups of their own (jobs of an interactive shell) are not reached.
 
 use std::io;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgid};
 use rustix::process::{WaitOptions, WaitStatus, waitpid};
 use tokio::signal::unix::{self, SignalKind};
 
@@ -16,6 +16,8 @@ use tokio::signal::unix::{self, SignalKind};
 pub(crate) struct Child {
     pid: Pid,
     changes: unix::Signal,
+    /// Its status has been collected: from now on its process id may be another's.
+    ended: bool,
 }
 
 /// What became of it.
@@ -46,7 +48,7 @@ impl Watch {
     pub(crate) fn over(self, pid: u32) -> Child {
         // Process ids fit: the kernel's own type is `i32`.
         let pid = Pid::from_raw(i32::try_from(pid).unwrap_or(i32::MAX));
-        Child { pid, changes: self.0 }
+        Child { pid, changes: self.0, ended: false }
     }
 }
 
@@ -56,16 +58,21 @@ impl Child {
         self.pid
     }
 
-    /// Sends a signal to every member of the group.
+    /// Sends a signal to every member of the group, and to the command wherever it is.
     pub(crate) fn send(&self, signal: Signal) {
         // A group without members has nothing left to be told.
         let _ = killpg(self.pid, signal);
+        // A command can join another group; one that has not must not get the signal twice.
+        if !self.ended && getpgid(Some(self.pid)) != Ok(self.pid) {
+            let _ = kill(self.pid, signal);
+        }
     }
 
     /// Waits for the next change. Cancel-safe.
     pub(crate) async fn changed(&mut self) -> Change {
         loop {
             if let Some(change) = self.look() {
+                self.ended = matches!(change, Change::Ended(_));
                 return change;
             }
             self.changes.recv().await;
@@ -109,6 +116,18 @@ mod tests {
         assert_eq!(start("exit 42").changed().await, Change::Ended(End::Exited(42)));
         assert_eq!(start("kill -9 $$").changed().await, Change::Ended(End::Signalled(9)));
         assert_eq!(start("kill -40 $$").changed().await, Change::Ended(End::Signalled(40)));
+    }
+
+    /// A command that has gone to another group is reached too, and only once where it has not.
+    #[tokio::test]
+    async fn commands_in_another_group() {
+        let watch = Watch::start().unwrap();
+        // Not the leader of a group: it is in ours.
+        let process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = watch.over(process.id());
+        child.send(Signal::SIGKILL);
+        let end = tokio::time::timeout(std::time::Duration::from_secs(20), child.changed()).await;
+        assert_eq!(end, Ok(Change::Ended(End::Signalled(9))));
     }
 
     /// A stop is no end: the command goes on and ends later.
