@@ -6,6 +6,9 @@
 //!
 //! Known limit: bash splits words at `:` (`COMP_WORDBREAKS`), so it completes `ord` to `order:42` but
 //! nothing after the colon itself.
+//!
+//! Others choose keys, and shells insert what we offer as it is. So only keys are offered that every shell
+//! takes as a plain word: `x$(reboot)` is not.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -49,8 +52,15 @@ pub(crate) fn script(args: &CompletionsArgs, talk: &mut Talk) -> u8 {
 pub(crate) fn live_keys(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let keys = list(&flags(std::env::args_os())).unwrap_or_default();
-    let fitting = keys.into_iter().filter(|key| key.starts_with(&*typed));
+    let fitting = keys.into_iter().filter(|key| key.starts_with(&*typed) && is_plain(key));
     fitting.map(CompletionCandidate::new).collect()
+}
+
+/// Whether every shell takes it literally, and we do not take it for an option.
+fn is_plain(key: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@+".contains(c);
+    key.starts_with(|c: char| c.is_ascii_alphanumeric() || "_./".contains(c))
+        && key.chars().all(plain)
 }
 
 fn list(flags: &Everywhere) -> Option<Vec<String>> {
@@ -81,6 +91,18 @@ fn value_of(words: &[String], option: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Usual keys complete; what means something to a shell, or looks like an option, does not.
+    #[test]
+    fn plain_keys() {
+        for key in ["db-migrate", "order:42", "a/b.c_d", "me@host", "/locks/a"] {
+            assert!(is_plain(key), "{key}");
+        }
+        for odd in " $`'\"\\;&|<>()[]{}*?!#~=%^,\n\té".chars() {
+            assert!(!is_plain(&format!("x{odd}y")), "{odd:?}");
+        }
+        assert!(!is_plain("--url=redis://h") && !is_plain("@x") && !is_plain(""));
+    }
 
     /// An unfinished command line already says where to look.
     #[test]

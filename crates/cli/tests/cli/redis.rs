@@ -194,6 +194,39 @@ fn completions() {
     assert_eq!(done(ask).out, "db-migrate");
 }
 
+/// A key that a shell would not take as a plain word completes in no shell: others have chosen it.
+#[test]
+fn odd_keys_do_not_complete() {
+    let space = Space::redis();
+    let odd = [
+        "x$(touch pwned)",
+        "x`id`",
+        "x;id",
+        "x y",
+        "x'",
+        "x\\",
+        "x~",
+        "x*",
+        "x{a,b}",
+        "x!",
+        "xé",
+        "-x",
+    ];
+    for key in odd.iter().chain(&["x1"]) {
+        assert_eq!(space.done(["acquire", "--ttl", "1m", "--", key]).code, Some(0), "{key}");
+    }
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        for typed in ["x", ""] {
+            let mut ask = space.tenure(["--", "tenure", "show", typed]);
+            ask.env("TENURE_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "2");
+            let offered = done(ask).out;
+            assert!(offered.contains("x1"), "{shell}: {offered:?}");
+            let found = odd.iter().find(|key| offered.contains(**key));
+            assert_eq!(found, None, "{shell}: {offered:?}");
+        }
+    }
+}
+
 /// t60: another program's lock is waited for like any other; a key that is no lock is an error.
 #[test]
 fn t60_foreign_keys() {
