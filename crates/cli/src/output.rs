@@ -92,10 +92,19 @@ pub(crate) fn name(client: Option<&Client>) -> String {
 
 /// `deploy@ci-7 (pid 812, "release 41")`.
 pub(crate) fn long_name(holder: &Holder) -> String {
+    described(name(holder.client.as_ref()), holder)
+}
+
+/// The same for somebody who waits.
+pub(crate) fn waiter(waiter: &Holder) -> String {
+    let client = waiter.client.as_ref();
+    described(client.map_or("an unknown waiter".into(), |client| name(Some(client))), waiter)
+}
+
+fn described(name: String, holder: &Holder) -> String {
     let pid = holder.client.as_ref().map(|client| format!("pid {}", client.pid));
     let reason = holder.reason.as_deref().map(|reason| format!("\"{}\"", escape(reason)));
     let notes: Vec<String> = [pid, reason].into_iter().flatten().collect();
-    let name = name(holder.client.as_ref());
     if notes.is_empty() { name } else { format!("{name} ({})", notes.join(", ")) }
 }
 

@@ -104,7 +104,7 @@ fn queue_lines(queue: Option<&[Waiting]>) -> Vec<String> {
 
 fn waiter(place: usize, waiting: &Waiting) -> String {
     let age = waiting.since.map(|since| format!(", waiting {}", short(since.elapsed())));
-    let name = output::long_name(&waiting.holder).replace("holder", "waiter");
+    let name = output::waiter(&waiting.holder);
     format!("  {place:>3}. {name}{}", age.unwrap_or_default())
 }
 
@@ -130,6 +130,15 @@ mod tests {
             "  lease     21s left\n  fence     27431\n  queue     2 waiting, next first\n    \
              1. ann@ci-7 (pid 99), waiting 12s\n    2. an unknown waiter\n"
         );
+    }
+
+    /// A waiter's name and reason stay as they are.
+    #[test]
+    fn waiters_keep_their_names() {
+        let mut shareholder = crate::view::samples::holder("shareholder", 7);
+        shareholder.reason = Some("the holder's report".into());
+        let line = waiter(1, &Waiting::new(shareholder, None));
+        assert_eq!(line, "    1. shareholder@ci-7 (pid 7, \"the holder's report\")");
     }
 
     /// A lock that is only kept closed is called so, as `ls` does.
