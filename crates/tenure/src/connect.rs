@@ -58,11 +58,11 @@ pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
 const EXPECTED: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
     (true, true) => {
         "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
-         `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`"
+         `redis-cluster://HOST,HOST`, `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`"
     }
     (true, false) => {
-        "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE` or \
-         `redis+quorum://HOST,HOST,HOST`"
+        "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
+         `redis-cluster://HOST,HOST` or `redis+quorum://HOST,HOST,HOST`"
     }
     (false, true) => "expected `memory:`, `file:DIR` or `etcd://HOST`",
     (false, false) => "expected `memory:` or `file:DIR`",

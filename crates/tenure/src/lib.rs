@@ -25,7 +25,7 @@
 //! # Where to look
 //!
 //! [`connect`] gives a [`Locker`]: `memory:` inside this process, `file:DIR` across one user's processes
-//! on this machine, `redis://HOST`, `redis+sentinel://`, `redis+quorum://` and `etcd://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
+//! on this machine, `redis://HOST`, `redis+sentinel://`, `redis-cluster://`, `redis+quorum://` and `etcd://HOST` across machines. [`Locker::lock`] and [`Locker::try_lock`] are builders to be awaited for a [`Guard`];
 //! [`Lock::run`] runs a future under the lock, and drops the future if the lock is lost.
 //! `#[tenure::lock]` puts a whole function under one. [`from_config`] is [`connect`] by a file and the environment.
 //! [`Owner`] is about re-entry, [`FenceCheck`] about the resource, [`blocking`] about code without a
