@@ -11,6 +11,7 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use tenure_core::time::UnixMillis;
 use tenure_core::{Error, Fence, FenceCheck};
 use tower::{Layer, Service};
 
@@ -41,11 +42,18 @@ pub fn fence_header(fence: Fence) -> (HeaderName, HeaderValue) {
 /// Lets a request through only if no newer fence has been seen for what it is about.
 ///
 /// - An older fence is answered 412: the sender has lost its lock, and trying again does not help. The same fence
-///   may come again. None is answered 428, one that is no number 400.
+///   may come again. None is answered 428. One that no engine can have granted is answered 400: no number, or a number more
+///   than a year ahead of this machine's clock.
+/// - A request that the handler refuses, with a status of 4xx, leaves no fence behind. Every other request does, also one that
+///   fails, panics or whose client goes away: it may have changed something. So a handler that has changed something
+///   must not answer 4xx.
 /// - Requests about the same resource are handled one at a time, in order: otherwise an older one, let through just
-///   before a newer one, could write after it.
-/// - What was seen is in the [`FenceCheck`], in this process's memory. A resource that outlives the process, or is served
-///   by several, compares in its own store: see the guide on fencing.
+///   before a newer one, could write after it. Routes to the same resource need clones of one layer for that.
+/// - What was seen is in the [`FenceCheck`], in this process's memory, for at most 100,000 resources unless told otherwise.
+///   Beyond that the check forgets the oldest, and answers 412 to older fences for every resource that it does not
+///   know. A resource that outlives the process, or is served by several, compares in its own store: see the guide on fencing.
+/// - A fence is no credential: a client that may write can shut out others by a high number. Let only clients in that you trust
+///   with the resource.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -92,9 +100,9 @@ impl FenceLayer {
         FenceLayer { check, source, turns: Arc::default() }
     }
 
-    fn accept(&self, resource: &str, fence: Fence) -> Result<(), Problem> {
-        let accepted = self.check.accept(resource, fence);
-        accepted.map_err(|stale| Problem::of_request(Kind::StaleFence, stale.to_string()))
+    fn check(&self, resource: &str, fence: Fence) -> Result<(), Problem> {
+        let checked = self.check.check(resource, fence);
+        checked.map_err(|stale| Problem::of_request(Kind::StaleFence, stale.to_string()))
     }
 }
 
@@ -157,12 +165,31 @@ where
         Err(refusal) => return Ok(*refusal),
     };
     let _turn = layer.turns.take(&resource).await;
-    if let Err(problem) = layer.accept(&resource, fence) {
+    if let Err(problem) = layer.check(&resource, fence) {
         return Ok(problem.into_response());
     }
     parts.extensions.insert(Fenced(fence));
-    let answer = inner.call(Request::from_parts(parts, body)).await;
-    answer.map(IntoResponse::into_response)
+    let mut visit = Visit { check: &layer.check, resource: &resource, fence, counts: true };
+    let answer = inner.call(Request::from_parts(parts, body)).await?.into_response();
+    visit.counts = !answer.status().is_client_error();
+    Ok(answer)
+}
+
+/// A request in its handler. Its end, however it comes, has the fence remembered if the request counts.
+struct Visit<'a> {
+    check: &'a FenceCheck,
+    resource: &'a str,
+    fence: Fence,
+    counts: bool,
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if self.counts {
+            // Stale by now only if the application has given the check a higher fence itself.
+            let _ = self.check.accept(self.resource, self.fence);
+        }
+    }
 }
 
 fn fence_of(parts: &Parts) -> Result<Fence, Problem> {
@@ -172,10 +199,16 @@ fn fence_of(parts: &Parts) -> Result<Fence, Problem> {
         return Err(Problem::of_request(Kind::FenceRequired, detail));
     };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());
-    let number = number.filter(|fence| *fence != Fence::NONE && sent.next().is_none());
-    number.ok_or_else(|| {
-        Problem::bad_request(format!("header `{FENCE_HEADER}` must be one whole number above zero"))
-    })
+    let number = number.filter(|fence: &Fence| *fence != Fence::NONE && sent.next().is_none());
+    let Some(fence) = number else {
+        let detail = format!("header `{FENCE_HEADER}` must be one whole number above zero");
+        return Err(Problem::bad_request(detail));
+    };
+    if !fence.is_plausible(UnixMillis::now()) {
+        let detail = format!("header `{FENCE_HEADER}` is more than a year ahead of the clock here");
+        return Err(Problem::bad_request(detail));
+    }
+    Ok(fence)
 }
 
 /// The fence that a [`FenceLayer`] let through, for its handler. Without such a layer the answer is 500.

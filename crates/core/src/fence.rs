@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,11 @@ pub const SERVER_FENCE_MAX: u64 = (1 << (63 - LOCAL_BITS)) - 1;
 pub const EPOCH: UnixMillis = UnixMillis(1_735_689_600_000);
 /// Fences per millisecond that a clock-driven counter may give without running ahead of its clock.
 pub const PER_MILLI: u64 = 256;
+
+/// How far ahead of our clock a server's clock may be: more than any clock that is merely wrong.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// How many resources a [`FenceCheck`] remembers: about 10 MB.
+const RESOURCES_MAX: usize = 100_000;
 
 /// A number that comes with every grant, larger than that of every earlier grant of the same key.
 ///
@@ -61,6 +67,17 @@ impl Fence {
     pub const fn from_raw(number: u64) -> Self {
         Fence(number)
     }
+
+    /// Whether an engine can have granted this fence by `now`.
+    ///
+    /// Fences keep pace with the clock, so a number that is more than a year ahead of it is a mistake, and so is
+    /// [`Fence::NONE`]. Ask this of a fence that comes from outside, before a [`FenceCheck`] remembers it: a number
+    /// that is too high would refuse every holder to come.
+    pub fn is_plausible(self, now: UnixMillis) -> bool {
+        let ahead = u64::try_from(CLOCK_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
+        let highest = by_clock(UnixMillis(now.0.saturating_add(ahead))).min(SERVER_FENCE_MAX);
+        self != Fence::NONE && self.server() <= highest
+    }
 }
 
 impl fmt::Display for Fence {
@@ -83,9 +100,12 @@ impl FromStr for Fence {
 ///
 /// `None` if `last` is no number that a count could have reached.
 pub fn next_server_fence(last: u64, now: UnixMillis) -> Option<u64> {
-    let by_clock = now.0.saturating_sub(EPOCH.0).saturating_mul(PER_MILLI);
-    let next = last.checked_add(1)?.max(by_clock).max(1);
+    let next = last.checked_add(1)?.max(by_clock(now)).max(1);
     (next <= SERVER_FENCE_MAX).then_some(next)
+}
+
+fn by_clock(now: UnixMillis) -> u64 {
+    now.0.saturating_sub(EPOCH.0).saturating_mul(PER_MILLI)
 }
 
 /// Remembers the highest fence seen for each resource, and refuses older ones.
@@ -104,15 +124,41 @@ pub fn next_server_fence(last: u64, now: UnixMillis) -> Option<u64> {
 /// let stale = check.accept("account:1", older).unwrap_err();
 /// assert_eq!(stale.to_string(), "stale fence 7 for `account:1`: 8 has been seen");
 /// ```
-#[derive(Debug, Default)]
+///
+/// It remembers a limited number of resources ([`with_limit`](Self::with_limit)). When there are more, it forgets the half
+/// with the oldest fences, and from then on refuses every fence older than a forgotten one for each resource that it
+/// does not know. So it never accepts an older fence than it has seen. It may refuse a holder that is not stale, if that
+/// one took its lock before the forgotten ones and shows up for the first time now; a new lock has a new fence, which
+/// is accepted. So all resources of one check should be locked at one engine, or at servers whose clocks agree.
+#[derive(Debug)]
 pub struct FenceCheck {
-    seen: Mutex<HashMap<String, Fence>>,
+    limit: usize,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    fences: HashMap<String, Fence>,
+    /// The highest fence that was forgotten.
+    forgotten: Fence,
+}
+
+impl Default for FenceCheck {
+    fn default() -> Self {
+        Self::with_limit(RESOURCES_MAX)
+    }
 }
 
 impl FenceCheck {
-    /// A check that has seen nothing.
+    /// A check that has seen nothing, and remembers at most 100,000 resources.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A check that has seen nothing, and remembers at most `resources` of them.
+    pub fn with_limit(resources: usize) -> Self {
+        let seen = Seen { fences: HashMap::new(), forgotten: Fence::NONE };
+        FenceCheck { limit: resources, seen: Mutex::new(seen) }
     }
 
     /// Accepts `fence` for `resource` if no higher one has been seen, and remembers it.
@@ -121,13 +167,45 @@ impl FenceCheck {
     ///
     /// [`StaleFence`] if a higher fence has been seen, or if `fence` is [`Fence::NONE`].
     pub fn accept(&self, resource: &str, fence: Fence) -> Result<(), StaleFence> {
-        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = all.get(resource).copied().unwrap_or(Fence::NONE);
+        let mut seen = self.seen();
+        seen.check(resource, fence)?;
+        seen.fences.insert(resource.into(), fence);
+        if seen.fences.len() > self.limit {
+            seen.forget_older_half();
+        }
+        Ok(())
+    }
+
+    /// Whether [`accept`](Self::accept) would accept `fence` now. Remembers nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleFence`] as for [`accept`](Self::accept).
+    pub fn check(&self, resource: &str, fence: Fence) -> Result<(), StaleFence> {
+        self.seen().check(resource, fence)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn check(&self, resource: &str, fence: Fence) -> Result<(), StaleFence> {
+        let seen = self.fences.get(resource).copied().unwrap_or(self.forgotten);
         if fence < seen || fence == Fence::NONE {
             return Err(StaleFence { resource: resource.into(), fence, seen });
         }
-        all.insert(resource.into(), fence);
         Ok(())
+    }
+
+    /// Half at a time, so that the work of finding the oldest is spread over many requests.
+    fn forget_older_half(&mut self) {
+        let mut fences: Vec<Fence> = self.fences.values().copied().collect();
+        let middle = fences.len() / 2;
+        let (_, median, _) = fences.select_nth_unstable(middle);
+        self.forgotten = *median;
+        self.fences.retain(|_, fence| *fence > *median);
     }
 }
 
@@ -146,7 +224,7 @@ impl StaleFence {
         self.fence
     }
 
-    /// The highest fence that the resource has seen.
+    /// The highest fence that the resource has seen, or that the [`FenceCheck`] has forgotten.
     pub fn seen(&self) -> Fence {
         self.seen
     }
@@ -184,6 +262,52 @@ mod tests {
     fn t26_a_corrupt_count_gives_no_fence() {
         assert_eq!(next_server_fence(u64::MAX, UnixMillis::now()), None);
         assert_eq!(next_server_fence(SERVER_FENCE_MAX, UnixMillis::now()), None);
+    }
+
+    /// What a clock can have given by now is plausible, also by one that is wrong by months. Nothing else is.
+    #[test]
+    fn fences_are_plausible_up_to_a_year_ahead() {
+        let (now, day) = (UnixMillis::now(), 24 * 60 * 60 * 1000);
+        let at = |days: u64| Fence::from_server(by_clock(UnixMillis(now.0 + days * day)));
+        assert!(at(0).is_plausible(now) && at(364).is_plausible(now));
+        assert!(Fence::from_raw(1).is_plausible(now));
+        assert!(!at(367).is_plausible(now));
+        for number in [0, i64::MAX.cast_unsigned(), i64::MAX.cast_unsigned() + 1, u64::MAX] {
+            assert!(!Fence::from_raw(number).is_plausible(now), "{number}");
+        }
+        let last_day = UnixMillis(EPOCH.0 + SERVER_FENCE_MAX / PER_MILLI);
+        assert!(!Fence::from_raw(i64::MAX.cast_unsigned() + 1).is_plausible(last_day));
+    }
+
+    /// A check remembers no more resources than its limit, and never accepts an older fence than it has
+    /// accepted before, whatever it has forgotten meanwhile. A new fence is always accepted.
+    #[test]
+    fn a_full_check_stays_small_and_strict() {
+        let (check, mut highest) = (FenceCheck::with_limit(16), HashMap::new());
+        let mut number = 7_u64;
+        for turn in 1..20_000_u64 {
+            // Any numbers will do, if they are the same in each run.
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let resource = (number >> 33) % 100;
+            let fence = Fence::from_raw(turn - ((number >> 40) % 40).min(turn - 1));
+            let before = highest.get(&resource).copied().unwrap_or(Fence::NONE);
+            if check.accept(&resource.to_string(), fence).is_ok() {
+                assert!(fence >= before, "{fence} accepted after {before}");
+                highest.insert(resource, fence);
+            }
+            assert!(check.seen().fences.len() <= 16);
+            check.accept("new", Fence::from_raw(turn)).unwrap();
+        }
+        assert!(highest.len() == 100 && check.accept("unknown", Fence::from_raw(1)).is_err());
+    }
+
+    /// Asking whether a fence would be accepted changes nothing.
+    #[test]
+    fn a_check_remembers_nothing() {
+        let check = FenceCheck::new();
+        check.check("r", Fence::from_raw(9)).unwrap();
+        check.accept("r", Fence::from_raw(8)).unwrap();
+        assert!(check.check("r", Fence::from_raw(7)).is_err());
     }
 
     /// A lock without fencing never passes a check, and local hand-offs leave it so.

@@ -62,6 +62,80 @@ async fn a23_a_fence_is_needed() {
     }
 }
 
+/// A23: a number that no engine can have granted yet is refused, and shuts nobody out.
+#[tokio::test]
+async fn a23_a_number_out_of_reach_shuts_nobody_out() {
+    let app = guarded(|| put(async |_: Fenced| ()));
+    let locker = Locker::new(Memory::space("out-of-reach"));
+    let right = locker.lock("account:1").await.unwrap().fence();
+    let in_nanoseconds = right.get() * 20;
+    for number in [u64::MAX, i64::MAX.cast_unsigned() + 1, i64::MAX.cast_unsigned(), in_nanoseconds]
+    {
+        let refused = write(&app, 1, Fence::from_raw(number)).await;
+        assert_eq!(
+            refused.detail(400),
+            "header `fence` is more than a year ahead of the clock here",
+            "{number}"
+        );
+    }
+    assert_eq!(write(&app, 1, right).await.status, StatusCode::OK);
+}
+
+/// A23: a request that the handler refuses leaves no fence behind. One that fails, panics or is given up does, since it
+/// may have changed something.
+#[tokio::test]
+async fn a23_only_what_may_have_changed_something_counts() {
+    let stop = Stop::new();
+    let app = guarded(|| {
+        put(async |Fenced(fence): Fenced| match fence.get() {
+            100 => StatusCode::FORBIDDEN,
+            200 => StatusCode::SERVICE_UNAVAILABLE,
+            300 => panic!("on purpose"),
+            400 => {
+                stop.here().await;
+                StatusCode::OK
+            }
+            _ => StatusCode::OK,
+        })
+    });
+    let send = |id, fence| {
+        let app = app.clone();
+        tokio::spawn(async move { write(&app, id, Fence::from_raw(fence)).await.status })
+    };
+    assert_eq!(send(1, 100).await.unwrap(), StatusCode::FORBIDDEN);
+    assert_eq!(send(1, 50).await.unwrap(), StatusCode::OK, "100 was refused");
+    assert_eq!(send(1, 49).await.unwrap(), StatusCode::PRECONDITION_FAILED);
+    assert_eq!(send(1, 100).await.unwrap(), StatusCode::FORBIDDEN);
+    assert_eq!(send(1, 49).await.unwrap(), StatusCode::PRECONDITION_FAILED, "50 still counts");
+
+    assert_eq!(send(2, 200).await.unwrap(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(send(2, 199).await.unwrap(), StatusCode::PRECONDITION_FAILED);
+    assert!(send(3, 300).await.unwrap_err().is_panic());
+    assert_eq!(send(3, 299).await.unwrap(), StatusCode::PRECONDITION_FAILED);
+    let given_up = send(4, 400);
+    stop.reached().await;
+    given_up.abort();
+    assert!(given_up.await.unwrap_err().is_cancelled());
+    assert_eq!(send(4, 399).await.unwrap(), StatusCode::PRECONDITION_FAILED);
+}
+
+/// A23: a layer that has forgotten a resource refuses the stale holder all the same, and lets the next one in.
+#[tokio::test]
+async fn a23_a_forgotten_resource_is_guarded() {
+    let check = Arc::new(FenceCheck::with_limit(10));
+    let layer = FenceLayer::path(check, "account:{id}").unwrap();
+    let app = Router::new().route("/accounts/{id}", put(async |_: Fenced| ()).layer(layer));
+    for id in 1..=30 {
+        let fence = Fence::from_raw(u64::from(id) * 10);
+        assert_eq!(write(&app, id, fence).await.status, StatusCode::OK, "{id}");
+    }
+    for id in 1..=30 {
+        let stale = Fence::from_raw(u64::from(id) * 10 - 1);
+        assert_eq!(write(&app, id, stale).await.status, StatusCode::PRECONDITION_FAILED, "{id}");
+    }
+    assert_eq!(write(&app, 1, Fence::from_raw(301)).await.status, StatusCode::OK);
+}
+
 /// A23: a newer request waits until an older one, let through before, has been handled: so the older cannot
 /// write after it. Others do not wait.
 #[tokio::test]
