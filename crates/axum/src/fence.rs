@@ -78,11 +78,12 @@ pub struct FenceLayer {
 }
 
 impl FenceLayer {
-    /// The resource is named by the path: `account:{id}`, where `id` is a parameter of the route.
+    /// The resource is named by the path: `account:{id}`, where `id` is a parameter of the route. As for
+    /// [`LockLayer::path`](crate::LockLayer::path), no parameter may contain the text between it and the next one.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the template is none.
+    /// [`is_invalid`](Error::is_invalid) if the template is none, or if nothing separates two parameters.
     pub fn path(check: Arc<FenceCheck>, template: &str) -> Result<Self, Error> {
         Source::path(template).map(|source| Self::new(check, source))
     }

@@ -61,22 +61,24 @@ impl LockLayer {
     /// Locks by path: `order:{order_id}`, where `order_id` is a parameter of the route. The template is the
     /// lock's name in metrics.
     ///
-    /// A request without that parameter is answered 400.
+    /// A request without that parameter is answered 400. So is one whose parameter contains the text that stands between it
+    /// and the next one: with `{tenant}:{order}` a tenant contains no `:`, so that no tenant can take another's locks.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the template is none.
+    /// [`is_invalid`](Error::is_invalid) if the template is none, or if nothing separates two parameters.
     pub fn path(locker: &Locker, template: &str) -> Result<Self, Error> {
         Source::path(template).map(|source| Self::new(locker, source))
     }
 
     /// Locks by header: `payment:{idempotency-key}`, where `idempotency-key` is a header's name.
     ///
-    /// A request without that header, or with more than one, is answered 400.
+    /// A request without that header, or with more than one, is answered 400. So is one whose header contains the text that
+    /// stands between it and the next one, as for [`path`](Self::path).
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the template is none.
+    /// [`is_invalid`](Error::is_invalid) if the template is none, or if nothing separates two parameters.
     pub fn header(locker: &Locker, template: &str) -> Result<Self, Error> {
         Source::header(template).map(|source| Self::new(locker, source))
     }

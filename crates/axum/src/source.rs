@@ -114,14 +114,37 @@ impl Template {
 
     fn fill(&self, value: impl Fn(&str) -> Result<String, Problem>) -> Result<String, Problem> {
         let mut filled = String::with_capacity(self.text.len());
-        for piece in self.pieces.iter() {
+        for (at, piece) in self.pieces.iter().enumerate() {
             match piece {
                 Piece::Text(text) => filled.push_str(text),
-                Piece::Placeholder(name) => filled.push_str(&value(name)?),
+                Piece::Placeholder(name) => {
+                    let value = value(name)?;
+                    if let Some(separator) = self.separator(at) {
+                        ends_before(separator, name, &value)?;
+                    }
+                    filled.push_str(&value);
+                }
             }
         }
         Ok(filled)
     }
+
+    /// The text between the placeholder at `at` and the next one.
+    fn separator(&self, at: usize) -> Option<&str> {
+        match self.pieces.get(at + 1..at + 3) {
+            Some([Piece::Text(text), Piece::Placeholder(_)]) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// Refuses a value that seems to go on behind its separator: otherwise `{tenant}:{order}` would be the same for
+/// `acme` and `eu:42` as for `acme:eu` and `42`.
+fn ends_before(separator: &str, name: &str, value: &str) -> Result<(), Problem> {
+    if format!("{value}{separator}").find(separator) == Some(value.len()) {
+        return Ok(());
+    }
+    Err(Problem::bad_request(format!("`{name}` must not contain `{separator}`, which ends it")))
 }
 
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
@@ -136,6 +159,9 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
             continue;
         }
         let (name, after) = placeholder(brace, after)?;
+        if plain.is_empty() && !pieces.is_empty() {
+            return Err(format!("nothing separates `{{{name}}}` from the parameter before it"));
+        }
         pieces.push(Piece::Text(std::mem::take(&mut plain)));
         pieces.push(Piece::Placeholder(name));
         rest = after;
@@ -169,9 +195,33 @@ mod tests {
     #[test]
     fn templates_are_filled() {
         assert_eq!(filled("order:{order_id}"), "order:<order_id>");
-        assert_eq!(filled("{a}{b-c}:{{x}}"), "<a><b-c>:{x}");
+        assert_eq!(filled("{a}:{b-c}:{{x}}"), "<a>:<b-c>:{x}");
         assert_eq!(filled("nightly"), "nightly");
         assert_eq!(filled("订单:{id}"), "订单:<id>");
+    }
+
+    /// No two lists of values make the same name: a value that contains its separator, or does so together with it, is
+    /// refused. The last value may be anything.
+    #[test]
+    fn values_cannot_move_a_boundary() {
+        let parts = ["", "a", ":", "a:", ":a", "a:b", "-", "a-", "--", "%3A", "/"];
+        for template in ["{0}:{1}", "k:{0}:{1}:{2}", "{0}--{1}", "{0}a{1}", "{0}:-{1}:{2}-"] {
+            let parsed = Template::parse(template).unwrap();
+            let places = u32::try_from(template.matches('{').count()).unwrap();
+            let mut made = std::collections::HashMap::new();
+            for turn in 0..parts.len().pow(places) {
+                let value = |name: &str| {
+                    let place = name.parse().unwrap();
+                    Ok(parts[turn / parts.len().pow(place) % parts.len()].to_owned())
+                };
+                let Ok(name) = parsed.fill(value) else { continue };
+                let before = made.insert(name.clone(), turn);
+                assert!(before.is_none(), "{template}: turns {before:?} and {turn} make `{name}`");
+            }
+            assert!(made.len() >= 20, "{template}: most values are accepted");
+        }
+        let value = |name: &str| Ok(format!("{name}:1"));
+        assert_eq!(Template::parse("order:{x}").unwrap().fill(value).unwrap(), "order:x:1");
     }
 
     /// A template that makes no sense is refused with what is wrong.
@@ -189,6 +239,10 @@ mod tests {
         assert_eq!(
             flaw("order:{a.b}"),
             "key template `order:{a.b}`: `{a.b}` is no name of a parameter"
+        );
+        assert_eq!(
+            flaw("{tenant}{order}"),
+            "key template `{tenant}{order}`: nothing separates `{order}` from the parameter before it"
         );
         assert_eq!(flaw("order:{}"), "key template `order:{}`: `{}` is no name of a parameter");
     }

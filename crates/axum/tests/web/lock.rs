@@ -134,6 +134,28 @@ async fn a_missing_part_is_named() {
     assert_eq!((own.status, own.text.as_str()), (StatusCode::IM_A_TEAPOT, "no tea"));
 }
 
+/// No parameter can move the boundary to the next one: two different requests never have the same key.
+#[tokio::test]
+async fn parameters_cannot_move_a_boundary() {
+    let locker = Locker::new(Memory::space("boundaries"));
+    let handler = async |held: Locked| held.key().as_str().to_owned();
+    let by_path = LockLayer::path(&locker, "{tenant}:{order}").unwrap();
+    let by_header = LockLayer::header(&locker, "{tenant}:{order}").unwrap();
+    let app = Router::new()
+        .route("/by-path/{tenant}/{order}", posted(handler).layer(by_path))
+        .route("/by-header", posted(handler).layer(by_header));
+    let by_header = |tenant, order| {
+        let request = Request::post("/by-header").header("tenant", tenant).header("order", order);
+        send(&app, request.body(Body::empty()).unwrap())
+    };
+    assert_eq!(post(&app, "/by-path/acme/eu:42").await.text, "acme:eu:42");
+    assert_eq!(by_header("acme", "eu:42").await.text, "acme:eu:42");
+    let refusal = "`tenant` must not contain `:`, which ends it";
+    assert_eq!(post(&app, "/by-path/acme:eu/42").await.detail(400), refusal);
+    assert_eq!(post(&app, "/by-path/acme%3Aeu/42").await.detail(400), refusal);
+    assert_eq!(by_header("acme:eu", "42").await.detail(400), refusal);
+}
+
 /// A lost lock drops the handler at its next await point and is answered 500.
 #[tokio::test]
 async fn a15_a_lost_lock_ends_the_handler() {
