@@ -26,6 +26,8 @@ use crate::source::Source;
 /// - A client that goes away takes its handler with it, and the lock is released.
 /// - "Answered" means that the handler has returned its response. A body that streams on after that does so
 ///   without the lock.
+/// - The lock is taken before the handler reads the request's body, so a slow sender holds it for as long as it likes to
+///   send. Bound that by [`max_hold`](Lock::max_hold) in [`options`](Self::options), or read the body outside of this layer.
 /// - The request is the lock's owner, so that a lock on the same key inside the handler re-enters.
 ///
 /// Put it on a route or a method (`route_layer`, `post(..).layer(..)`): path parameters are known from there on.
@@ -119,6 +121,10 @@ impl LockLayer {
     /// # let locker = Locker::new(Memory::space("options"));
     /// let patient = LockLayer::path(&locker, "order:{order_id}")?
     ///     .options(|lock, _| lock.ttl(Duration::from_secs(15)).wait(Duration::from_secs(2)));
+    ///
+    /// // However slowly its body comes, no request holds the lock for longer than this.
+    /// let bounded = LockLayer::path(&locker, "order:{order_id}")?
+    ///     .options(|lock, _| lock.max_hold(Duration::from_secs(5)));
     ///
     /// let traced = LockLayer::path(&locker, "order:{order_id}")?.options(|lock, parts| {
     ///     match parts.headers.get("x-request-id").and_then(|id| id.to_str().ok()) {

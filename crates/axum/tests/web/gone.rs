@@ -1,13 +1,14 @@
-//! A client that goes away, on a real connection.
+//! A client that goes away, or sends slowly, on a real connection.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::post;
 use tenure::axum::LockLayer;
 use tenure::{Locker, Memory};
-use tenure_testkit::wait::eventually;
-use tokio::io::AsyncWriteExt;
+use tenure_testkit::wait::{eventually, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::Stop;
@@ -31,6 +32,29 @@ async fn a10_a_client_that_goes_away_leaves_no_lock() {
     stop.reached().await;
     eventually("the lock to be free", || async { !locker.is_locked("order:1").await.unwrap() })
         .await;
+}
+
+/// A client that does not send its body holds the lock until `max_hold`, and not longer: then it is answered, and the next
+/// client has the lock.
+#[tokio::test]
+async fn max_hold_bounds_a_slow_sender() {
+    let locker = Locker::new(Memory::space("slow"));
+    let layer = LockLayer::path(&locker, "order:{id}").unwrap();
+    let layer = layer.options(|lock, _| lock.max_hold(Duration::from_millis(700)));
+    let app = Router::new().route("/orders/{id}", post(async |note: String| note).layer(layer));
+    let mut slow = TcpStream::connect(serve(app).await).await.unwrap();
+    let start = b"POST /orders/1 HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nx";
+    slow.write_all(start).await.unwrap();
+    eventually("it to have the lock", || async { locker.is_locked("order:1").await.unwrap() })
+        .await;
+    let begun = Instant::now();
+    let next = within("the next client's turn", locker.lock("order:1").into_future()).await;
+    let waited = begun.elapsed();
+    next.unwrap().release().await.unwrap();
+    assert!(waited < Duration::from_millis(1_500), "{waited:?}");
+    let mut answer = [0; 12];
+    within("an answer", slow.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 500");
 }
 
 /// Says when the handler is dropped.
