@@ -9,7 +9,8 @@ use tenure_testkit::wait::{eventually, lapse};
 
 use crate::support::{Nodes, claim, connect, granted, lease, with_a_proxy};
 
-const TTL: Duration = Duration::from_secs(20);
+/// Far beyond the deadline of any wait: what is freed was given back, and did not expire.
+const TTL: Duration = Duration::from_secs(300);
 /// How late the answers of a slow node are: less than the response time-out.
 const LATE: Duration = Duration::from_millis(200);
 const LOCK: &str = "tenure:lock:k";
@@ -59,7 +60,7 @@ async fn a_late_node_is_left_alone() {
     let (nodes, proxy, url) = with_a_proxy();
     let store = connect(&url).await;
     granted(&store, &claim("warm", TTL)).await;
-    nodes.0[4].client().command(&["SET", LOCK, OTHER, "PX", "20000"]);
+    nodes.0[4].client().command(&["SET", LOCK, OTHER, "PX", "300000"]);
     be_late(&proxy);
     let held = lease(&store, "k", TTL).await;
     // By the full form, so that the node is not asked to free it a second time.
@@ -77,7 +78,7 @@ async fn a_late_node_is_left_alone_by_a_plain_release() {
     granted(&store, &claim("warm", TTL)).await;
     for key in ["k1", "k2", "k3"] {
         let lock = format!("tenure:lock:{key}");
-        nodes.0[4].client().command(&["SET", &lock, OTHER, "PX", "20000"]);
+        nodes.0[4].client().command(&["SET", &lock, OTHER, "PX", "300000"]);
         be_late(&proxy);
         let held = lease(&store, key, TTL).await;
         assert_eq!(store.release(&held, Then::Free).await.unwrap(), Release::Freed);
@@ -121,7 +122,7 @@ async fn a_short_release_takes_only_our_own() {
         let held = lease(&store, other, TTL).await;
         eventually("all nodes to have voted", || async { nodes.locked(other) == 5 }).await;
         for node in &nodes.0[..3] {
-            node.client().command(&["SET", &format!("tenure:lock:{other}"), other, "PX", "20000"]);
+            node.client().command(&["SET", &format!("tenure:lock:{other}"), other, "PX", "300000"]);
         }
         assert_eq!(store.release(&held, Then::Free).await.unwrap(), Release::NotHeld);
         eventually("ours to be gone", || async { nodes.locked(other) == 3 }).await;

@@ -12,6 +12,9 @@ use tenure_testkit::servers::proxy::Proxy;
 /// Short, so that a test of a time-out does not take long.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
 
+/// What a slow machine may add to what happens on time. Less than a second: what is a second late is late.
+pub(crate) const SLACK: Duration = Duration::from_millis(700);
+
 /// Independent servers that no other test uses, gone afterwards.
 pub(crate) struct Nodes(pub(crate) Vec<RedisServer>);
 

@@ -15,7 +15,8 @@ use tokio::task::JoinHandle;
 use crate::relay::{Relay, Way};
 use crate::support::{BEATS, QUEUE, claim, get, kind, lease, place, pttl, redis};
 
-const LONG: Duration = Duration::from_secs(20);
+/// Far beyond the deadline of any wait: what is freed was given back, and did not expire.
+const LONG: Duration = Duration::from_secs(300);
 const LOCK: &str = "tenure:lock:k";
 /// The first connection that is made behind a relay.
 const COMMANDS: usize = 0;
@@ -85,7 +86,9 @@ async fn a_hand_over_takes_out_one() {
         let (last, waits) = told(&server, &c).await;
         let own = held.claim().token().expose();
         let ticket = stale.behind(ticket(&server, &next)).to_string();
-        let left = place(&server, &next).unwrap().replace(&next.token().expose(), &own);
+        let holder = get(&server, LOCK).unwrap().split(':').nth(1).unwrap().to_owned();
+        let words = place(&server, &next).unwrap().split_off(49);
+        let left = format!("{own} {holder}{words}");
         server.client().command(&["ZADD", QUEUE, &ticket, &left]);
         a.release(&held, Then::Free).await.unwrap();
         let grant = within("the turn", turn).await.unwrap();

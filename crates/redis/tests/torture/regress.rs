@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 use crate::relay::{Relay, Way};
 use crate::support::{BEATS, QUEUE, TIMEOUT, claim, get, granted, kind, lease, place, pttl, redis};
 
-const LONG: Duration = Duration::from_secs(20);
+/// Far beyond the deadline of any wait: what is freed was given back, and did not expire.
+const LONG: Duration = Duration::from_secs(300);
 const LOCK: &str = "tenure:lock:k";
 
 /// A user of the server with these rights besides all keys.
@@ -296,7 +297,7 @@ async fn a_forced_share_ends_with_the_others() {
     let seen = long.claim().token();
     let key = Key::new("k").unwrap();
     assert_eq!(b.force_release(&key, seen, "me").await.unwrap(), Release::StillHeld(1));
-    assert!(pttl(&server, LOCK) <= 20_000, "kept for {} ms", pttl(&server, LOCK));
+    assert!(pttl(&server, LOCK) <= 300_000, "kept for {} ms", pttl(&server, LOCK));
 }
 
 /// A share whose release was carried out, and whose reply was lost, is not said to have freed the lock.

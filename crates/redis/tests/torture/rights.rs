@@ -186,7 +186,8 @@ async fn t63_the_rights_named_are_enough() {
     share.release().await.unwrap();
     let closed = a.lock("closed").at_least(Duration::from_millis(200)).await.unwrap();
     closed.release().await.unwrap();
-    within("a closed lock", b.lock("closed").fencing(false).into_future()).await.unwrap();
+    let bare = b.lock("closed").fencing(false).into_future();
+    within("a closed lock", bare).await.unwrap().release().await.unwrap();
     let held = a.lock("forced").ttl(LONG).await.unwrap();
     let seen = b.inspect("forced").await.unwrap().unwrap().holders[0].token.unwrap();
     b.force_release("forced", seen, "ann").await.unwrap();

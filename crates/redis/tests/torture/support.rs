@@ -13,6 +13,9 @@ use tenure_testkit::servers::{RedisServer, Reply};
 /// Short, so that a test of a time-out does not take long.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 
+/// What a slow machine may add to what happens on time. Less than a second: what is a second late is late.
+pub(crate) const SLACK: Duration = Duration::from_millis(700);
+
 /// The queue of the lock `k`, and its heartbeats.
 pub(crate) const QUEUE: &str = "tenure:queue:k";
 pub(crate) const BEATS: &str = "tenure:beat:k";

@@ -11,7 +11,8 @@ use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{claim, granted, lease, locker, redis};
 
-const LONG: Duration = Duration::from_secs(20);
+/// Far beyond the deadline of any wait: what is freed was given back, and did not expire.
+const LONG: Duration = Duration::from_secs(300);
 
 async fn next(watch: &mut Watch) -> Event {
     within("an event", watch.next()).await.unwrap()
