@@ -187,7 +187,7 @@ impl Observe {
             }
             Renewal::Lost(_) => self.totals().renewal_lost.record(took),
             Renewal::Unknown(fault) => {
-                let event = if short {
+                let event = if short && lease.ended().is_none() {
                     "renewal failed, the lock is nearly lost"
                 } else {
                     "renewal failed"
@@ -229,5 +229,56 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.decrement(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::backend::{FaultKind, Grant, Term};
+    use crate::claim::{Claim, Terms, Token};
+    use crate::key::Key;
+    use crate::time::Clock;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is logged of a renewal without an answer, `passed` after the grant.
+    fn logged(passed: Duration) -> String {
+        let (clock, ttl, log) = (Clock::manual(), Duration::from_secs(30), Log::default());
+        let (key, token) = (Key::new("k").unwrap(), Token::random().unwrap());
+        let grant = Grant::new(1, Term::Lease { from: clock.now(), ttl });
+        let claim = Arc::new(Claim::new(key, token, Terms::new(ttl)));
+        let lease = Lease::new(claim, grant, clock.clone());
+        clock.advance(passed);
+        let writer = log.clone();
+        let log_to = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let answer = Renewal::Unknown(Fault::new(FaultKind::Unknown, "no answer"));
+        tracing::subscriber::with_default(log_to, || {
+            Observe::default().renewed(&lease, &answer, Duration::ZERO);
+        });
+        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// E4: a renewal without an answer is a warning that the lock is nearly lost while little is left of it,
+    /// and not when the lock is lost already.
+    #[test]
+    fn e4_what_is_lost_is_not_nearly_lost() {
+        let said = [11, 21, 31].map(|seconds| logged(Duration::from_secs(seconds)));
+        assert!(said.iter().all(|line| line.contains("renewal failed")), "{said:?}");
+        assert_eq!(said.map(|line| line.contains("nearly lost")), [false, true, false]);
     }
 }
