@@ -15,7 +15,6 @@ use crate::error::Error;
 use crate::guard::Held;
 use crate::key::{KEY_MAX, Key};
 use crate::locker::Locker;
-use crate::owner::Owner;
 use crate::request::{Lock, Request};
 
 static INSTALLED: OnceLock<Locker> = OnceLock::new();
@@ -86,8 +85,8 @@ fn made_key(template: &str, key: fmt::Arguments<'_>) -> Result<Key, Error> {
     made
 }
 
-/// Runs the body of a function under the lock that `request` asks for, as [`Lock::run`] does, and in
-/// the scope of an [`Owner`]: the one in scope, or a new one. What the body calls re-enters.
+/// Runs the body of a function under the lock that `request` asks for, as [`Lock::run`] does: what the
+/// body calls re-enters.
 ///
 /// # Errors
 ///
@@ -106,10 +105,9 @@ where
         Ok(request) => request,
         Err(error) => return R::not_under_lock(error),
     };
-    let owner = Owner::current().unwrap_or_else(Owner::new);
     let span = request.span();
-    let done = request.owner(owner.clone()).run_judged(body, R::is_ok);
-    owner.scope(done).instrument(span).await.unwrap_or_else(R::not_under_lock)
+    let done = request.run_judged(body, R::is_ok).instrument(span).await;
+    done.unwrap_or_else(R::not_under_lock)
 }
 
 impl Lock {

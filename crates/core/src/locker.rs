@@ -121,7 +121,8 @@ impl Locker {
         let options = Options { ttl: written.ttl, ..self.engine.defaults.plain };
         options.validate(&self.engine.can)?;
         let (key, owner) = (Key::new(&written.key)?, Owner::current());
-        Ok(Arc::new(Ask { key, options, owner, label: None, reason: None, name: None }))
+        let (alone, label, reason, name) = Default::default();
+        Ok(Arc::new(Ask { key, options, owner, alone, label, reason, name }))
     }
 
     /// Who holds `key` and who waits for it, as the engine sees it; `None` if nobody does.

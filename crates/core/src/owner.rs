@@ -17,8 +17,8 @@ tokio::task_local! {
 ///
 /// To re-enter, `fencing` must be on for the first lock if it is on for the second.
 ///
-/// A call with no owner, given or in scope, is its own owner and never re-enters, as with
-/// `tokio::sync::Mutex`.
+/// [`Lock::run`](crate::Lock::run) and `#[lock]` give their body an owner. Any other call with no owner,
+/// given or in scope, is its own owner and never re-enters, as with `tokio::sync::Mutex`.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {

@@ -36,6 +36,8 @@ pub(crate) struct Ask {
     pub(crate) key: Key,
     pub(crate) options: Options,
     pub(crate) owner: Option<Owner>,
+    /// The owner was made for this request: nobody else asks as it before it holds the lock.
+    pub(crate) alone: bool,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) reason: Option<Arc<str>>,
     pub(crate) name: Option<Arc<str>>,
@@ -68,6 +70,7 @@ pub(crate) struct Request {
     pub(crate) key: Result<Key, Error>,
     pub(crate) options: Options,
     pub(crate) owner: Option<Owner>,
+    pub(crate) alone: bool,
     pub(crate) label: Option<Arc<str>>,
     pub(crate) reason: Option<Arc<str>>,
     pub(crate) name: Option<Arc<str>>,
@@ -93,6 +96,7 @@ impl Request {
             key,
             options,
             owner: Owner::current(),
+            alone: false,
             label: None,
             reason: None,
             name: None,
@@ -102,9 +106,16 @@ impl Request {
 
     /// Checks everything before anything is sent.
     fn check(self) -> Result<(Arc<Engine>, Arc<Ask>), Error> {
-        let Request { engine, key, options, owner, label, reason, name, .. } = self;
+        let Request { engine, key, options, owner, alone, label, reason, name, .. } = self;
         options.validate(&engine.can)?;
-        Ok((engine, Arc::new(Ask { key: key?, options, owner, label, reason, name })))
+        Ok((engine, Arc::new(Ask { key: key?, options, owner, alone, label, reason, name })))
+    }
+
+    /// The owner that asks: the one given, the one in scope, or a new one.
+    pub(crate) fn some_owner(&mut self) -> Owner {
+        self.owner = self.owner.take().or_else(Owner::current);
+        self.alone = self.owner.is_none();
+        self.owner.get_or_insert_with(Owner::new).clone()
     }
 
     /// The engine's own runtime.

@@ -15,6 +15,10 @@ impl Lock {
     /// [is lost](Error::is_lost). The body's own error is never hidden by ours; a loss that is only
     /// found at the release, after the body succeeded, is reported.
     ///
+    /// The body runs in the scope of the [`Owner`](crate::Owner) that asks, a new one if there is none: a lock
+    /// of the same key inside it re-enters, as inside `#[lock]`. A task that the body spawns is another
+    /// owner: a body that waits for a task that wants the same key waits for ever.
+    ///
     /// # Errors
     ///
     /// Those of acquiring, and a lost lock.
@@ -47,7 +51,7 @@ impl Lock {
 
     /// The same with a body of which `succeeded` says whether it did.
     pub(crate) async fn run_judged<F, B, R>(
-        self,
+        mut self,
         body: F,
         succeeded: impl FnOnce(&R) -> bool,
     ) -> Result<R, Error>
@@ -55,12 +59,14 @@ impl Lock {
         F: FnOnce(Held) -> B,
         B: Future<Output = R>,
     {
+        let owner = self.0.some_owner();
         let guard = self.await?;
+        let held = guard.held();
         let done = tokio::select! {
             // The loss is looked at first: a body that ends together with its lock ended without it.
             biased;
             loss = guard.lost() => return Err(Error::lost(guard.key(), loss)),
-            done = body(guard.held()) => done,
+            done = owner.scope(async move { body(held).await }) => done,
         };
         match guard.release().await {
             Err(error) if error.is_lost() && succeeded(&done) => Err(error),

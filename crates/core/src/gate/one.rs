@@ -130,8 +130,11 @@ impl Gate {
     /// Lets in those who wait and share the owner that has just got the lock: it is theirs too.
     pub(super) fn admit_mates(&mut self, engine: &Arc<Engine>, post: &mut Post) {
         let Gate { phase: Phase::Held(tenancy), queue, tries, .. } = self else { return };
+        if tenancy.ask.owner.is_none() || tenancy.ask.alone {
+            return;
+        }
         for line in [queue, tries] {
-            if tenancy.ask.owner.is_none() || line.is_empty() {
+            if line.is_empty() {
                 continue;
             }
             let (mates, others): (Vec<_>, Vec<_>) =

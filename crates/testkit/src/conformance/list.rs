@@ -152,6 +152,8 @@ macro_rules! conformance {
             a_loss_does_not_mask_the_error,
             a_dropped_run_releases,
             busy_does_not_run,
+            the_body_reenters,
+            the_bodys_owner_is_the_requests,
         }
         $crate::conformance_group! { $fixture; shared:
             processes_share_an_owner,

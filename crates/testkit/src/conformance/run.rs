@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use tenure_core::Owner;
+
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, refused};
 use crate::wait::within;
@@ -98,4 +100,33 @@ pub async fn busy_does_not_run<F: Fixture>(f: &F) {
     let body = |_| async { unreachable!("the lock is another's") };
     let error = refused(request.run::<_, _, (), Infallible>(body)).await;
     assert!(error.is_busy());
+}
+
+/// A11, A16: a lock of the same key inside the body re-enters, as inside `#[lock]`; a task that the body
+/// spawns is somebody else.
+pub async fn the_body_reenters<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let (locker, name) = (a.clone(), key.clone());
+    let body = |_| async move {
+        let again = within("a re-entry", locker.lock(&name).into_future()).await.unwrap();
+        let nested =
+            locker.lock(&name).run(async |_| Ok::<_, Infallible>(locker.hold_count(&name)));
+        let nested = within("a nested run", nested).await.unwrap();
+        // Built by the task itself: a request that the body builds is the body's.
+        let spawned = tokio::spawn(async move { locker.try_lock(&name).await.unwrap().is_some() });
+        Ok::<_, Infallible>((again.depth(), nested, spawned.await.unwrap()))
+    };
+    let done = within("the body", a.lock(&key).run(body)).await.unwrap();
+    assert_eq!(done, Ok((2, Ok(3), false)));
+    becomes_free(&b, &key).await;
+}
+
+/// A11, A16: an owner that was given to the request is the body's.
+pub async fn the_bodys_owner_is_the_requests<F: Fixture>(f: &F) {
+    let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
+    let body = async |_| Ok::<_, Infallible>(Owner::current());
+    let done = a.lock(&key).owner(owner.clone()).run(body).await.unwrap();
+    assert_eq!(done, Ok(Some(owner.clone())));
+    let done = owner.scope(async { a.lock(&key).run(body).await.unwrap() }).await;
+    assert_eq!(done, Ok(Some(owner)));
 }
