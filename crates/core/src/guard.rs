@@ -46,6 +46,26 @@ pub enum Released {
 /// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Traps
+///
+/// `let _ = locker.lock(k).await?;` releases the lock at once, and `if locker.try_lock(k).await?.is_some()`
+/// releases it before its block runs. Give the guard a name: `let _guard = …`, `if let Some(_guard) = …`.
+///
+/// A dropped guard is released by a background thread. At the end of `main` the process may end before that,
+/// and the lock then stays for its ttl. Release the guard, or shut the locker down:
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// # use std::time::Duration;
+/// # use tenure::{Locker, Memory};
+/// # let locker = Locker::new(Memory::space("main"));
+/// # let guard = locker.lock("order:42").await?;
+/// drop(guard);
+/// locker.shutdown(Duration::from_secs(5)).await; // the last line of `main`
+/// # Ok::<(), tenure::Error>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "if unused, the lock is released at once"]
 pub struct Guard {
     hold: Hold,

@@ -25,7 +25,12 @@ const SHUTDOWN_LEAST: Duration = Duration::from_secs(2);
 ///
 /// Tasks of the same `Locker` that want the same key queue here first and cost the engine one claim.
 /// The first claim starts one background thread, which renews what is held and gives back what was
-/// dropped; it ends with the last clone and guard.
+/// dropped; it ends with the last clone and guard. It also ends with the process: [`shutdown`](Self::shutdown)
+/// before the end of `main`, or what was dropped last stays locked for its ttl.
+///
+/// Use a `Locker` on one runtime. Its connection to a server lives on the runtime that asks first: if that one
+/// stands still (a current-thread runtime outside of `block_on`), tasks of another runtime wait until their
+/// requests time out. Two runtimes want two lockers.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {

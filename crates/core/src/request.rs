@@ -265,6 +265,9 @@ pub(crate) use waiting_setters;
 
 /// A request for a lock: set options, then `.await` it for a [`Guard`], or [`run`](Self::run) something under it.
 ///
+/// Keep the guard in a variable with a name: `let _ = locker.lock(k).await?` releases the lock at once. Do not wait,
+/// while you hold it, for a task that wants the same key: it waits for you.
+///
 /// # Cancel safety
 ///
 /// Dropping the future at any moment leaves nothing behind: no lock, no place in a queue.
@@ -317,6 +320,9 @@ impl IntoFuture for Lock {
 
 /// A request for a lock that is had at once or not at all: `.await` it for `Some` [`Guard`], or `None` if
 /// another holds it.
+///
+/// Keep the guard: `if locker.try_lock(k).await?.is_some()` releases the lock before its block runs. Write
+/// `if let Some(_guard) = locker.try_lock(k).await?`.
 ///
 /// If another task of this process is asking the engine for the same key at this moment, the answer to
 /// that task is waited for and shared.
