@@ -398,7 +398,10 @@ impl Gates {
             return claim;
         };
         gate.phase = Phase::Asking(None);
+        let mut post = Post::default();
+        gate.answer_tries(&mut post);
         drop(table);
+        post.send();
         // One that only tries must not take over a claim that may stand in the server's queue.
         let misfit = claim.take_if(|claim| !waits || !claim.fits(&ask.terms()));
         let mut next = Lead::new(&lead.engine, &lead.key);

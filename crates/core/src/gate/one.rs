@@ -99,11 +99,13 @@ impl Gate {
     }
 
     /// What the server last said of the lock: who holds it, or what keeps it from answering. `None` if
-    /// the claim that asks has heard nothing yet; its leader then answers those who try.
+    /// it was asked and has said nothing yet; the leader then answers those who try.
     fn known(&self) -> Option<Sight> {
         match &self.phase {
             Phase::Held(tenancy) => Some(Sight::of(tenancy.holder(), None)),
-            Phase::Asking(claim) => claim.as_ref()?.await_sight(),
+            Phase::Asking(Some(claim)) => claim.await_sight(),
+            // One of us is next in line, and may pause before it asks.
+            Phase::Asking(None) => self.heard.then(Sight::default),
         }
     }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Backend, BoxFuture, Fault, FaultKind, Grant, Release, Then};
+use tenure_core::backend::{
+    Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Release, Then,
+};
 use tenure_core::{Claim, Lease, Locker, Renew, Sight, WithinProcess};
 use tenure_redis::Redis;
 use tenure_testkit::conformance::start;
@@ -202,6 +204,31 @@ async fn a_wait_that_ends_between_two_holders() {
         assert_eq!((error.is_timeout(), error.is_unknown()), (answered, !answered), "{error:?}");
         next.abort();
     }
+}
+
+/// An engine whose waiters poll unseen, so that a process pauses before it asks again.
+struct Polling;
+
+impl Meddler for Polling {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut can = inner.capabilities();
+        can.unseen_waiters = true;
+        can
+    }
+}
+
+/// An attempt behind a task of its process that leaves the lock to others for a while is busy at once:
+/// there is no answer to wait for.
+#[tokio::test]
+async fn a_try_behind_a_pause_is_busy() {
+    let (clock, memory) = still();
+    let locker = meddled(&memory, &Arc::new(Polling));
+    let guard = locker.lock("k").retry_interval(Duration::from_secs(600)).await.unwrap();
+    let _next = tokio::spawn(start(locker.lock("k")).await);
+    clock.advance(Duration::from_secs(11));
+    guard.release().await.unwrap();
+    let tried = within("the answer", locker.try_lock("k").into_future()).await.unwrap();
+    assert!(tried.is_none());
 }
 
 /// On a server that stands still, no task of a process is told "held by another".
