@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::builder::Builder;
 use crate::ears::Ears;
+use crate::epoch::Epoch;
 use crate::keys::Keys;
 use crate::link::{Cluster, Link};
 use crate::seat::{Seat, Seats, Wanted};
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) calls: Link,
     pub(crate) renewals: Link,
     pub(crate) sessions: Sessions,
+    pub(crate) epoch: Epoch,
     pub(crate) seats: Seats,
     pub(crate) wanted: Wanted,
     pub(crate) ears: Ears,
@@ -116,6 +118,7 @@ impl Etcd {
             calls: Link::new(cluster.clone()),
             renewals: Link::new(cluster.clone()),
             sessions: Sessions::new(TTL_DEFAULT),
+            epoch: Epoch::default(),
             seats: Seats::default(),
             wanted: Wanted::default(),
             ears: Ears::default(),

@@ -1,9 +1,9 @@
 //! What makes locks unsafe on an etcd cluster.
 //!
 //! In: the endpoints that were named, and the ttl of the locks. Out: findings about each of them, and
-//! about what they are together. A lock of a random name is taken for a moment; nothing is left.
+//! about what they are together. A lock of a random name is taken for a moment; nothing of it is left.
 //!
-//! Absent on purpose: clocks. etcd counts time that passes, and a fence is a revision.
+//! Absent: clocks. For leases etcd counts time that passes; a fence follows the clients' clocks (`epoch.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

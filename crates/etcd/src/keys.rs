@@ -5,6 +5,7 @@
 //! | `tenure/lock/<name>/<client>` | a claim on the lock `name`, which holds it or waits: see `value.rs` | with its lease |
 //! | `tenure/session/<lease>` | changed when a claim of that session is undone that may yet be made: see `session.rs`; that it goes with a claim tells that the session has ended: see `watch.rs` | with its lease |
 //! | `tenure/forced/<token>` | who took this claim's lock away, for its holder to read | as long as the lease would have |
+//! | `tenure/epoch` | the base of fences: see `epoch.rs` | for ever |
 //!
 //! In a name, `/` and `%` are written as `%2F` and `%25`, so that what starts one lock's keys starts no
 //! other's (`a` and `a/b`). The oldest key under `tenure/lock/<name>/` holds the lock; the others wait, in
@@ -26,8 +27,10 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 const LOCK: &str = "lock";
 const SESSION: &str = "session";
 const FORCED: &str = "forced";
+/// Right before [`FORCED`] in the order of keys: one watch is told of both.
+const EPOCH: &str = "epoch";
 /// The names that are ours below the prefix.
-pub(crate) const OURS: [&str; 3] = [LOCK, SESSION, FORCED];
+pub(crate) const OURS: [&str; 4] = [LOCK, SESSION, FORCED, EPOCH];
 
 /// The keys under one prefix.
 #[derive(Clone)]
@@ -35,6 +38,7 @@ pub(crate) struct Keys {
     locks: String,
     sessions: String,
     forced: String,
+    epoch: Bytes,
     client: String,
 }
 
@@ -43,7 +47,8 @@ impl Keys {
     pub(crate) fn new(prefix: &str, client: u64) -> Self {
         let under = |name: &str| format!("{prefix}/{name}/");
         let (locks, sessions, forced) = (under(LOCK), under(SESSION), under(FORCED));
-        Keys { locks, sessions, forced, client: format!("{client:016x}") }
+        let epoch = format!("{prefix}/{EPOCH}").into();
+        Keys { locks, sessions, forced, epoch, client: format!("{client:016x}") }
     }
 
     /// What all of them start with, `/` included.
@@ -78,6 +83,11 @@ impl Keys {
 
     pub(crate) fn session(&self, lease: i64) -> Bytes {
         format!("{}{lease:016x}", self.sessions).into()
+    }
+
+    /// What says the base of fences.
+    pub(crate) fn epoch(&self) -> Bytes {
+        self.epoch.clone()
     }
 
     /// What the keys of all words about force start with.
@@ -133,6 +143,8 @@ mod tests {
         );
         assert_eq!(&keys.session(0xab)[..], b"tenure/session/00000000000000ab");
         assert_eq!(keys.parse_forced(&keys.forced(token)), Some(token));
+        assert_eq!(&keys.epoch()[..], b"tenure/epoch");
+        assert!(keys.epoch() < keys.all_forced() && keys.epoch() > keys.claim(b"tenure/"));
     }
 
     /// What starts one lock's keys starts no other's, and every name comes back as it was.

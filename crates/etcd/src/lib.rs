@@ -4,7 +4,7 @@
 //! what a URL cannot say: [`Etcd::builder`].
 //!
 //! The modules in the order in which a request passes through them:
-//! `url` → `tls` → `builder` → `backend` → `wait` (with `ears`) → `sessions` (with `session`) → `seat` (with `keys` and
+//! `url` → `tls` → `builder` → `backend` → `wait` (with `ears`) → `sessions` (with `session` and `epoch`) → `seat` (with `keys` and
 //! `value`) → `proto` → `link` → the server, and back up: `trouble` says what went wrong, `version` which
 //! servers to trust. `renew`, `give`, `force`, `look`, `watch`, `doctor` and `tend`, which runs by itself, are the other
 //! ways down.
@@ -17,6 +17,7 @@ mod wait;
 mod ears;
 mod sessions;
 mod session;
+mod epoch;
 mod seat;
 mod renew;
 mod give;

@@ -96,7 +96,9 @@ impl Shared {
 
     fn holding(&self, first: &KeyValue, left: Option<Duration>) -> Holding {
         let holder = value::holder(&first.value, left);
-        let fence = u64::try_from(first.create_revision).ok().map(Fence::from_server);
+        let number =
+            value::base(&first.value).map(|base| base.saturating_add(first.create_revision));
+        let fence = number.and_then(|number| u64::try_from(number).ok()).map(Fence::from_server);
         let token = value::token(&first.value);
         let shown = !holder.closing;
         Holding::new(holder, fence.filter(|_| shown), token.filter(|_| shown))

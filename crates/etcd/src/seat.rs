@@ -13,6 +13,7 @@ use tenure_core::time::UnixMillis;
 use tenure_core::{Claim, Key, Token};
 use tokio::sync::Notify;
 
+use crate::epoch;
 use crate::keys::Keys;
 use crate::proto::{Compare, KeyValue, Op, RangeRequest, RangeResponse, RequestOp, TxnRequest};
 use crate::session::{Lasts, Session};
@@ -120,7 +121,8 @@ pub(crate) struct Seat {
     pub(crate) token: Token,
     /// What the keys of all claims on the lock start with.
     pub(crate) queue: Bytes,
-    value: Bytes,
+    /// What says the base of fences.
+    epoch: Bytes,
     state: Mutex<State>,
     /// Nobody has to do with it any more.
     over: AtomicBool,
@@ -130,6 +132,9 @@ pub(crate) struct Seat {
 #[derive(Debug)]
 struct State {
     name: Bytes,
+    value: Bytes,
+    /// What its fence counts from, as its value says.
+    base: i64,
     session: Arc<Session>,
     /// Where its key may have gone without our knowing.
     perhaps: Option<Arc<Session>>,
@@ -150,6 +155,8 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Now {
     pub(crate) name: Bytes,
+    value: Bytes,
+    pub(crate) base: i64,
     pub(crate) session: Arc<Session>,
     pub(crate) created: i64,
     pub(crate) written: i64,
@@ -181,11 +188,12 @@ impl Seat {
         author: &Author,
         claim: &Claim,
         session: Arc<Session>,
+        base: i64,
     ) -> Self {
         let queue = keys.queue(claim.key());
         let name = seats.name(keys, &queue, claim.token());
-        let value = author.write(claim, UnixMillis::now());
-        Self::of(claim, session, queue, name, value)
+        let value = author.write(claim, UnixMillis::now(), base);
+        Self::of(keys, claim, session, queue, name, value, base)
     }
 
     /// One that another process took, under the name that it has.
@@ -196,7 +204,8 @@ impl Seat {
         found: KeyValue,
     ) -> Self {
         let queue = keys.queue(claim.key());
-        let seat = Self::of(claim, session, queue, found.key, found.value);
+        let base = value::base(&found.value).unwrap_or_default();
+        let seat = Self::of(keys, claim, session, queue, found.key, found.value, base);
         let mut state = seat.state();
         (state.created, state.written) = (found.create_revision, found.mod_revision);
         (state.sent, state.held) = (true, true);
@@ -204,9 +213,19 @@ impl Seat {
         seat
     }
 
-    fn of(claim: &Claim, session: Arc<Session>, queue: Bytes, name: Bytes, value: Bytes) -> Self {
+    fn of(
+        keys: &Keys,
+        claim: &Claim,
+        session: Arc<Session>,
+        queue: Bytes,
+        name: Bytes,
+        value: Bytes,
+        base: i64,
+    ) -> Self {
         let state = State {
             name,
+            value,
+            base,
             session,
             perhaps: None,
             created: 0,
@@ -220,7 +239,7 @@ impl Seat {
             key: claim.key().clone(),
             token: claim.token(),
             queue,
-            value,
+            epoch: keys.epoch(),
             state: Mutex::new(state),
             over: AtomicBool::new(false),
             ended: Notify::new(),
@@ -250,6 +269,8 @@ impl Seat {
         let state = self.state();
         Now {
             name: state.name.clone(),
+            value: state.value.clone(),
+            base: state.base,
             session: state.session.clone(),
             created: state.created,
             written: state.written,
@@ -277,6 +298,13 @@ impl Seat {
     /// Its key is to be called so from now on.
     pub(crate) fn rename(&self, name: Bytes) {
         self.state().name = name;
+    }
+
+    /// Its fence is to count from `base`. Only while nothing can have created its key.
+    pub(crate) fn rebase(&self, base: i64) {
+        let mut state = self.state();
+        state.value = value::rebased(&state.value, base);
+        state.base = base;
     }
 
     /// Whether a key of its name is its own, by what it says.
@@ -347,17 +375,17 @@ impl Seat {
     pub(crate) fn try_it(&self, now: &Now) -> TxnRequest {
         let free = Compare::none_under(self.queue.clone());
         TxnRequest {
-            compare: vec![free, now.unguarded()],
+            compare: vec![free, now.unguarded(), self.counts_from(now)],
             success: self.put(now),
-            failure: vec![self.read_first(), now.read_guard()],
+            failure: vec![self.read_first(), now.read_guard(), self.read_epoch()],
         }
     }
 
     /// Takes a lock that nobody has or wants, and does nothing else: what costs the server least.
     pub(crate) fn take(&self, now: &Now) -> TxnRequest {
         let free = Compare::none_under(self.queue.clone());
-        let (compare, success) = (vec![free, now.unguarded()], self.put(now));
-        TxnRequest { compare, success, failure: vec![] }
+        let compare = vec![free, now.unguarded(), self.counts_from(now)];
+        TxnRequest { compare, success: self.put(now), failure: vec![] }
     }
 
     /// Stands in the queue, free or not.
@@ -367,13 +395,15 @@ impl Seat {
         let mut success = self.put(now);
         success.extend([self.read_first(), Op::range(last_two)]);
         // Why it cannot is asked for then, which is rare: the server reads through all that it might have to do.
-        TxnRequest { compare: vec![absent, now.unguarded()], success, failure: vec![] }
+        let compare = vec![absent, now.unguarded(), self.counts_from(now)];
+        TxnRequest { compare, success, failure: vec![] }
     }
 
     /// Looks at what keeps it from standing in the queue.
     pub(crate) fn why_not(&self, now: &Now) -> TxnRequest {
         let mine = Op::range(RangeRequest::one(now.name.clone()));
-        TxnRequest { success: vec![now.read_guard(), mine], ..Default::default() }
+        let success = vec![now.read_guard(), mine, self.read_epoch()];
+        TxnRequest { success, ..Default::default() }
     }
 
     /// Looks at who is right before us, and whether we are still there.
@@ -400,7 +430,7 @@ impl Seat {
 
     /// Gives the lock back, and keeps it closed for as long as `lease` lasts.
     pub(crate) fn close(&self, now: &Now, lease: i64) -> TxnRequest {
-        let closed = Op::put(now.name.clone(), value::closed(&self.value), lease);
+        let closed = Op::put(now.name.clone(), value::closed(&now.value), lease);
         let mut success = vec![closed];
         success.extend(now.shut_out_strays());
         TxnRequest { compare: vec![now.ours(), now.here()], success, failure: vec![] }
@@ -427,7 +457,7 @@ impl Seat {
     }
 
     fn hang_on(&self, now: &Now, lease: i64) -> TxnRequest {
-        let moved = Op::put(now.name.clone(), self.value.clone(), lease);
+        let moved = Op::put(now.name.clone(), now.value.clone(), lease);
         let unwritten = Compare::modified(now.name.clone(), now.written);
         TxnRequest {
             compare: vec![now.ours(), now.here(), unwritten],
@@ -449,7 +479,7 @@ impl Seat {
         let (mut success, mut failure) = (vec![delete()], vec![Op::Txn(written_over).into()]);
         success.extend(now.shut_out_strays());
         failure.extend(now.shut_out_strays());
-        let compare = vec![Compare::valued(now.name.clone(), self.value.clone())];
+        let compare = vec![Compare::valued(now.name.clone(), now.value.clone())];
         TxnRequest { compare, success, failure }
     }
 
@@ -457,11 +487,20 @@ impl Seat {
     /// at once tells whoever watches that the session has ended.
     fn put(&self, now: &Now) -> Vec<RequestOp> {
         let lease = now.session.lease();
-        let mine = Op::put(now.name.clone(), self.value.clone(), lease);
+        let mine = Op::put(now.name.clone(), now.value.clone(), lease);
         match now.session.is_own() {
             true => vec![mine, Op::put(now.session.key(), Bytes::new(), lease)],
             false => vec![mine],
         }
+    }
+
+    /// The base of fences is the one that the claim says.
+    fn counts_from(&self, now: &Now) -> Compare {
+        Compare::valued(self.epoch.clone(), epoch::text(now.base))
+    }
+
+    fn read_epoch(&self) -> RequestOp {
+        Op::range(RangeRequest::one(self.epoch.clone()))
     }
 
     fn read_first(&self) -> RequestOp {

@@ -14,7 +14,8 @@ use tokio::sync::Notify;
 use crate::backend::Shared;
 use crate::link::Link;
 use crate::proto::{
-    LeaseGrantRequest, LeaseRevokeRequest, Op, RangeResponse, StatusRequest, TxnRequest,
+    LeaseGrantRequest, LeaseRevokeRequest, Op, RangeRequest, RangeResponse, StatusRequest,
+    TxnRequest,
 };
 use crate::seat::Seat;
 use crate::session::{Kind, Lasts, Session, seconds, whole_seconds};
@@ -196,19 +197,23 @@ impl Shared {
             return Err(self.trouble(Cause::Refused, "no lease was granted", &answer.error));
         }
         let session = Session::new(&self.keys, kind, ttl, from, &answer);
-        if kind == Kind::Shared {
-            self.renew_guard(&session).await?;
+        match kind {
+            Kind::Shared => self.renew_guard(&session).await?,
+            Kind::Own | Kind::Foreign => self.need_epoch().await?,
         }
         Ok(self.sessions.add(session))
     }
 
-    /// Writes the session's own key: from now on everything fails that was sent before.
+    /// Writes the session's own key: from now on everything fails that was sent before. Looks at the base of fences
+    /// besides, as every session does that begins.
     pub(crate) async fn renew_guard(&self, session: &Session) -> Result<(), Trouble> {
         let key = session.key();
-        let success = vec![Op::put(key, Bytes::new(), session.lease())];
+        let epoch = Op::range(RangeRequest::one(self.keys.epoch()));
+        let success = vec![Op::put(key, Bytes::new(), session.lease()), epoch];
         let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
-        session.guard_moved(answer.revision());
-        Ok(())
+        let revision = answer.revision();
+        session.guard_moved(revision);
+        self.see_epoch(answer.ranges().next(), revision).await.map(drop)
     }
 
     /// An attempt was void because the session's own key has changed, as it was found to have. One that

@@ -127,8 +127,8 @@ impl Shared {
         }
     }
 
-    /// Tells holders in this process what an operator has said of their locks. What is missed is found
-    /// at the next renewal.
+    /// Tells holders in this process what an operator has said of their locks, and takes note of the base of fences.
+    /// What is missed is found at the next renewal, or by the next claim.
     async fn hear_words(self: Arc<Self>) {
         let mut next = 0;
         loop {
@@ -140,10 +140,9 @@ impl Shared {
     }
 
     async fn hear_words_from(&self, next: &mut i64) -> Result<(), Trouble> {
-        let key = self.keys.all_forced();
         let create = WatchCreateRequest {
-            range_end: end_of(&key),
-            key,
+            key: self.keys.epoch(),
+            range_end: end_of(&self.keys.all_forced()),
             start_revision: *next,
             filters: vec![Filter::NoDelete.into()],
             prev_kv: false,
@@ -158,6 +157,9 @@ impl Shared {
 
     fn pass_words_on(&self, told: &WatchResponse) {
         for kv in told.events.iter().filter_map(|event| event.kv.as_ref()) {
+            if kv.key == self.keys.epoch() {
+                self.epoch.told(&kv.value);
+            }
             let seat = self.keys.parse_forced(&kv.key).and_then(|token| self.seats.get(token));
             if let Some(seat) = seat.filter(|seat| seat.is_held()) {
                 self.tell(Notice::Lost {

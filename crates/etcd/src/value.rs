@@ -1,13 +1,13 @@
 //! The value of a claim's key: who holds the lock or waits for it, in words that a person can read.
 //!
 //! ```text
-//! t1:held:<token>:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>
+//! t1:held:<token>:<since>:<host>:<pid>:<user>:<program>:<label>:<reason>:<base>
 //! ```
 //!
 //! `t1` is the version of the format; `token` says whose claim it is, since the claims of a process have
 //! the same key one after the other; `since` is the wall clock of whoever asked, in milliseconds, when it
-//! asked. The rest is for people: percent-encoded, and missing from the end on where there is nothing
-//! to say. `closed` instead of `held` says that the lock was released and is kept closed for a while.
+//! asked; `base` is what its fence counts from (`epoch.rs`). The rest is for people: percent-encoded, and empty where
+//! there is nothing to say. `closed` instead of `held` says that the lock was released and is kept closed for a while.
 //! A value of any other form is *foreign*: its key counts as a claim like any other.
 
 use std::time::Duration;
@@ -21,6 +21,8 @@ use tenure_core::{Claim, Client, Holder, Token};
 const ESCAPED: &AsciiSet = &CONTROLS.add(b':').add(b'%');
 const HELD: &str = "t1:held:";
 const CLOSED: &str = "t1:closed:";
+/// Which field after the token is the base.
+const BASE: usize = 7;
 
 /// The part of a value that is the same for all claims of this process, written once.
 #[derive(Clone, Debug)]
@@ -35,7 +37,7 @@ impl Author {
     }
 
     /// What the key of `claim` is to hold.
-    pub(crate) fn write(&self, claim: &Claim, since: UnixMillis) -> Bytes {
+    pub(crate) fn write(&self, claim: &Claim, since: UnixMillis, base: i64) -> Bytes {
         let mut text = String::with_capacity(self.0.len() + 64);
         text.push_str(HELD);
         text.push_str(&claim.token().digits());
@@ -43,24 +45,30 @@ impl Author {
         text.push_str(&since.0.to_string());
         text.push(':');
         text.push_str(&self.0);
-        for note in notes(claim) {
+        for note in [claim.label(), claim.reason()] {
             text.push(':');
-            text.push_str(&escape(note));
+            text.extend(note.map(escape));
         }
+        text.push(':');
+        text.push_str(&base.to_string());
         text.into()
-    }
-}
-
-fn notes(claim: &Claim) -> Vec<&str> {
-    match (claim.label(), claim.reason()) {
-        (None, None) => vec![],
-        (Some(label), None) => vec![label],
-        (label, Some(reason)) => vec![label.unwrap_or_default(), reason],
     }
 }
 
 fn escape(field: &str) -> String {
     utf8_percent_encode(field, ESCAPED).to_string()
+}
+
+/// The same with another base.
+pub(crate) fn rebased(value: &[u8], base: i64) -> Bytes {
+    let rest = value.iter().rposition(|byte| *byte == b':').map_or(value, |at| &value[..=at]);
+    [rest, base.to_string().as_bytes()].concat().into()
+}
+
+/// What its fence counts from.
+pub(crate) fn base(value: &[u8]) -> Option<i64> {
+    let (_, rest) = body(std::str::from_utf8(value).ok()?)?;
+    rest.split(':').nth(BASE)?.parse().ok()
 }
 
 /// What a key says once its lock is released and kept closed.
@@ -133,7 +141,7 @@ mod tests {
         let terms = Terms::new(Duration::from_secs(30));
         let terms = terms.label(label.map(Arc::from)).reason(reason.map(Arc::from));
         let claim = Claim::new(Key::new("k").unwrap(), Token::parse(TOKEN).unwrap(), terms);
-        Author::new().write(&claim, UnixMillis(1_800_000_000_000))
+        Author::new().write(&claim, UnixMillis(1_800_000_000_000), 42)
     }
 
     /// What is written is read back, also with the characters that mean something to the format.
@@ -144,7 +152,9 @@ mod tests {
         for (label, reason) in words {
             let value = written(label, reason);
             for (value, closing) in [(value.clone(), false), (closed(&value), true)] {
-                assert_eq!(token(&value), Token::parse(TOKEN));
+                assert_eq!((token(&value), base(&value)), (Token::parse(TOKEN), Some(42)));
+                assert_eq!(base(&rebased(&value, 7)), Some(7));
+                assert_eq!(rebased(&rebased(&value, 7), 42), value);
                 let holder = holder(&value, Some(Duration::from_secs(3)));
                 assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
                 assert_eq!((holder.label.as_deref(), holder.reason.as_deref()), (label, reason));
@@ -160,7 +170,7 @@ mod tests {
     fn t60_other_values_are_foreign() {
         for raw in ["", "x", "t1", "t2:held:1:h:1:u:p"] {
             assert_eq!(holder(raw.as_bytes(), None), Holder::unknown(), "{raw}");
-            assert_eq!(token(raw.as_bytes()), None, "{raw}");
+            assert_eq!((token(raw.as_bytes()), base(raw.as_bytes())), (None, None), "{raw}");
         }
         assert_eq!(holder(b"t1:held:\xff", None), Holder::unknown());
         assert_eq!(holder(b"t1:held:x:1", None).since, Some(UnixMillis(1)));

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::backend::{Attempt, Fault, FaultKind, Grant, Loss};
+use tenure_core::fence::SERVER_FENCE_MAX;
 use tenure_core::time::Time;
 use tenure_core::{Claim, Holder, Sight};
 
@@ -92,7 +93,7 @@ impl Shared {
             let answer = self.send(&seat, seat.try_it(&now)).await?;
             let (revision, term, done) = (answer.revision(), answer.term(), answer.succeeded);
             let mut found = answer.ranges();
-            let (first, guard) = (found.next(), found.next());
+            let (first, guard, epoch) = (found.next(), found.next(), found.next());
             let first = first.and_then(|first| first.kvs.into_iter().next());
             let (created, written) = match first {
                 _ if done => (revision, revision),
@@ -104,7 +105,7 @@ impl Shared {
                     return Ok(Attempt::Held(Box::new(self.busy(&first).await?)));
                 }
                 None => {
-                    self.see_guard(&now.session, guard).await?;
+                    self.see_void(&seat, &now, (guard, epoch), revision).await?;
                     continue;
                 }
             };
@@ -222,7 +223,9 @@ impl Shared {
                     }
                 }
                 Entered::Taken => self.see_name_taken(seat, &now).await?,
-                Entered::Void(guard) => self.see_guard(&now.session, guard).await?,
+                Entered::Void(found, revision) => {
+                    self.see_void(seat, &now, found, revision).await?;
+                }
             }
         }
         Err(self.trouble(Cause::NotNow, "too many claims were given up meanwhile", "").into())
@@ -256,7 +259,9 @@ impl Shared {
 
     /// Sends a request that may create the claim's key.
     async fn send(&self, seat: &Seat, ask: TxnRequest) -> Result<TxnResponse, Stop> {
-        let sending = seat.sending();
+        let (sending, base) = (seat.sending(), seat.now().base);
+        // Before sending: what comes back is of later than that, unless the cluster has lost what it knew.
+        let highest = self.epoch.highest();
         let answer = self.calls.call(ask).await;
         match &answer {
             Err(trouble) if trouble.is_unknown() => {}
@@ -264,12 +269,17 @@ impl Shared {
         }
         match answer {
             Err(trouble) if trouble.cause() == Cause::NoLease => Err(self.without_lease(seat)),
+            Ok(done) if done.succeeded => {
+                let number = base.saturating_add(done.revision());
+                self.epoch.saw(number);
+                if number < highest { Err(self.went_back(seat)) } else { Ok(done) }
+            }
             answer => Ok(answer?),
         }
     }
 
     /// The server does not know our session. One that nothing hung on yet is replaced.
-    fn without_lease(&self, seat: &Seat) -> Stop {
+    pub(crate) fn without_lease(&self, seat: &Seat) -> Stop {
         let (session, now) = (seat.session(), seat.now());
         self.lose(&session, Loss::Session);
         self.seats.remove(seat.token);
@@ -277,6 +287,16 @@ impl Shared {
             true => self.trouble(Cause::NotNow, "the session has ended", "").into(),
             false => Stop::Fault(session_expired(&seat.key)),
         }
+    }
+
+    /// The cluster has granted under a lower number than it had reached: a backup was put back. The session ends, and
+    /// the next one writes a higher base.
+    fn went_back(&self, seat: &Seat) -> Stop {
+        self.epoch.forget();
+        self.lose(&seat.session(), Loss::Session);
+        self.seats.remove(seat.token);
+        self.trouble(Cause::NotNow, "the cluster has lost what it knew: its revision is lower", "")
+            .into()
     }
 
     /// Our key has gone between two answers.
@@ -301,7 +321,8 @@ impl Shared {
             }
         }
         let session = self.session_for(claim).await?;
-        let seat = Seat::new(&self.seats, &self.keys, &self.author, claim, session);
+        let base = self.epoch.base();
+        let seat = Seat::new(&self.seats, &self.keys, &self.author, claim, session, base);
         let seat = Arc::new(seat);
         self.seats.add(seat.clone());
         Ok(seat)
@@ -334,12 +355,14 @@ impl Shared {
         }
         session.keep(false);
         seat.set_held();
-        let fence = u64::try_from(view.created).unwrap_or_default();
-        if fence == 0 || fence > tenure_core::fence::SERVER_FENCE_MAX {
-            let what = format!("the revision {fence} can be no fence");
+        let number = seat.now().base.saturating_add(view.created);
+        let number = u64::try_from(number).ok().filter(|number| *number <= SERVER_FENCE_MAX);
+        let Some(number) = number.filter(|number| *number > 0) else {
+            let what =
+                "the base of fences at the server is no number that a clock could have reached";
             return Err(Stop::Fault(Fault::new(FaultKind::Refused, what)));
-        }
-        Ok(Some(Grant::new(fence, lasts.as_term()).contended(view.count > 1)))
+        };
+        Ok(Some(Grant::new(number, lasts.as_term()).contended(view.count > 1)))
     }
 
     /// Waits until the claim before us has gone, or may have; how things stand then, if that was looked at.
@@ -512,8 +535,8 @@ enum Entered {
     Before(KeyValue),
     /// Another claim's key has the name: an earlier one of ours that is kept closed, or not undone yet.
     Taken,
-    /// The session's own key is not as we knew it, but as it was found.
-    Void(Option<RangeResponse>),
+    /// The session's own key or the base of fences is not as we knew it, but as it was found at a revision.
+    Void((Option<RangeResponse>, Option<RangeResponse>), i64),
 }
 
 impl Entered {
@@ -538,7 +561,9 @@ impl Entered {
         let (first, last) = (found.next(), found.next());
         // Only what shows our key says who is before it.
         let before = last.as_ref().and_then(|last| seat::before(&now.name, view.created, last));
-        let Some(before) = before else { return Entered::Void(None) };
+        let Some(before) = before else {
+            return Entered::Void((None, None), view.revision);
+        };
         let first = first.and_then(|first| first.kvs.into_iter().next());
         let count = last.map_or(1, |last| last.count);
         Entered::Now(View { before, first, count, ..view })
@@ -546,12 +571,13 @@ impl Entered {
 
     /// Reads the answer to [`Seat::why_not`].
     fn not(seat: &Seat, answer: TxnResponse) -> Self {
+        let revision = answer.revision();
         let mut found = answer.ranges();
-        let (guard, mine) = (found.next(), found.next());
+        let (guard, mine, epoch) = (found.next(), found.next(), found.next());
         match mine.and_then(|mine| mine.kvs.into_iter().next()) {
             Some(mine) if seat.owns(&mine) => Entered::Before(mine),
             Some(_) => Entered::Taken,
-            None => Entered::Void(guard),
+            None => Entered::Void((guard, epoch), revision),
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod support;
 mod safety;
+mod fence;
 mod session;
 mod queue;
 mod late;

@@ -201,7 +201,8 @@ impl Arena for EtcdArena {
     }
 
     fn leftovers(&self) -> Vec<String> {
-        self.cluster.any().oldest_first("").into_iter().flatten().map(|(name, _)| name).collect()
+        let found = self.cluster.any().oldest_first("").into_iter().flatten();
+        found.map(|(name, _)| name).filter(|name| name != EPOCH).collect()
     }
 
     fn evidence(&self) -> Evidence {
@@ -213,9 +214,12 @@ impl Arena for EtcdArena {
     }
 }
 
+/// The base of fences, the one key that is to stay.
+const EPOCH: &str = "tenure/epoch";
+
 /// The label in a claim's value.
 fn label(value: &str) -> Option<String> {
-    value.split(':').nth(BEFORE_LABEL).map(Into::into)
+    value.split(':').nth(BEFORE_LABEL).filter(|label| !label.is_empty()).map(Into::into)
 }
 
 fn cut(arena: &EtcdArena, strike: &mut Strike<'_>) {

@@ -190,14 +190,14 @@ impl Evidence {
 
     /// The end of the first one's claim.
     fn claim(&self, first: &Hold, second: &Hold) -> Result<&Gone, String> {
-        let [created, other] = [first, second].map(|hold| Fence::from_raw(hold.fence).server());
-        if created == other {
-            return Err(format!("both have the claim of revision {created}"));
+        let [number, other] = [first, second].map(|hold| Fence::from_raw(hold.fence).server());
+        if number == other {
+            return Err(format!("both have the claim of number {number}"));
         }
         let queue = format!("{LOCK}{}/", first.key);
-        let is_it = |gone: &&Gone| gone.created == created && gone.key.starts_with(&queue);
+        let is_it = |gone: &&Gone| gone.number == number && gone.key.starts_with(&queue);
         let found = self.gone.iter().find(is_it);
-        found.ok_or_else(|| format!("its claim of revision {created} has not gone"))
+        found.ok_or_else(|| format!("its claim of number {number} has not gone"))
     }
 
     /// Whether the session's own key went at that revision too.
@@ -272,8 +272,8 @@ mod tests {
     const LEASE: i64 = 0xab;
     const MEMBER: Asker = 7;
 
-    fn gone(revision: u64, key: &str, created: u64) -> Gone {
-        Gone { revision, key: key.into(), created, lease: LEASE }
+    fn gone(revision: u64, key: &str, number: u64) -> Gone {
+        Gone { revision, key: key.into(), number, lease: LEASE }
     }
 
     /// A member that went on at nanosecond 1,000 and revision 20, and ended one lease, at revision 25.
@@ -296,13 +296,13 @@ mod tests {
         Evidence { gone, usurpers, endings, given_up, seen }
     }
 
-    fn hold(created: u64, reported: u64) -> Hold {
+    fn hold(number: u64, reported: u64) -> Hold {
         Hold {
-            owner: format!("p{created}"),
+            owner: format!("p{number}"),
             claim: 1,
             key: "k".into(),
             // With a few hand-offs to mates.
-            fence: Fence::from_server(created).get() + 3,
+            fence: Fence::from_server(number).get() + 3,
             asked: reported - 1,
             reported,
             end: reported + 500,
@@ -344,7 +344,7 @@ mod tests {
         evidence.gone.truncate(1);
         assert_eq!(trace(&evidence), not_traced("its claim went alone, at revision 25"));
         evidence.gone.clear();
-        assert_eq!(trace(&evidence), not_traced("its claim of revision 10 has not gone"));
+        assert_eq!(trace(&evidence), not_traced("its claim of number 10 has not gone"));
     }
 
     /// The session of another lease is none of its.
@@ -454,7 +454,7 @@ mod tests {
         let mut second = hold(10, 1_100);
         second.fence += 1;
         let trace = evidence().trace(&hold(10, 900), &second).to_string();
-        let why = "`k` fences 81923 and 81924: NOT TRACED: both have the claim of revision 10";
+        let why = "`k` fences 81923 and 81924: NOT TRACED: both have the claim of number 10";
         assert_eq!(trace, why);
     }
 }

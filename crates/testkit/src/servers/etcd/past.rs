@@ -16,8 +16,9 @@ pub struct Gone {
     pub revision: u64,
     /// Its name.
     pub key: String,
-    /// The revision at which it was created.
-    pub created: u64,
+    /// The server's number of its fence, if it was a claim: the revision at which it was created, and the base that it
+    /// says.
+    pub number: u64,
     /// What it hung on at the end; zero for none.
     pub lease: i64,
 }
@@ -68,5 +69,8 @@ impl Past {
 
 fn gone(revision: u64, before: &Value) -> Option<Gone> {
     let (key, created) = (decode(before["key"].as_str()?), before["create_revision"].as_u64()?);
-    Some(Gone { revision, key, created, lease: before["lease"].as_i64().unwrap_or_default() })
+    let value = decode(before["value"].as_str().unwrap_or_default());
+    let base = value.strip_prefix("t1:").and_then(|rest| rest.rsplit(':').next()?.parse().ok());
+    let (number, lease) = (created + base.unwrap_or(0), before["lease"].as_i64());
+    Some(Gone { revision, key, number, lease: lease.unwrap_or_default() })
 }

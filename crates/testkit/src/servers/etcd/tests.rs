@@ -49,7 +49,7 @@ fn what_went_and_when() {
     let server = EtcdServer::start();
     let granted = server.ctl(&["lease", "grant", "60"]);
     let lease = granted.split(' ').nth(1).expect("`lease 32695… granted with TTL(60s)`");
-    server.ctl(&["put", "a/1", "1", "--lease", lease]);
+    server.ctl(&["put", "a/1", "t1:held:x::1000", "--lease", lease]);
     server.ctl(&["put", "a/2", "1", "--lease", lease]);
     server.revoke(lease);
     let mut past = server.past("a/", 0).expect("it tells");
@@ -59,8 +59,8 @@ fn what_went_and_when() {
     past.extend(server.past("a/", past.until).expect("it tells"));
     let lease = i64::from_str_radix(lease, 16).expect("a number");
     let gone =
-        |revision, key: &str, created, lease| Gone { revision, key: key.into(), created, lease };
-    let expected = [gone(4, "a/1", 2, lease), gone(4, "a/2", 3, lease), gone(6, "a/1", 5, 0)];
+        |revision, key: &str, number, lease| Gone { revision, key: key.into(), number, lease };
+    let expected = [gone(4, "a/1", 1_002, lease), gone(4, "a/2", 3, lease), gone(6, "a/1", 5, 0)];
     assert_eq!((past.until, past.gone), (6, expected.into()));
     assert_eq!(server.past("a/", 6), Some(Past { until: 6, gone: vec![] }));
 }
