@@ -239,7 +239,7 @@ async fn ask_server_once(
     ask: &Arc<Ask>,
 ) -> Result<Tried, Error> {
     let claim = lead.claim(ask)?;
-    match engine.backend.try_acquire(&claim).await {
+    match engine.bounded(engine.backend.try_acquire(&claim)).await {
         Ok(Attempt::Granted(grant)) => settle(lead, engine, ask, claim, grant).map(Tried::Got),
         Ok(Attempt::Held(holder)) => {
             lead.busy(&holder);

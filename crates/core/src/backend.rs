@@ -17,7 +17,9 @@
 //!   [`FaultKind::Unknown`]; the engine then repeats the call, abandons the claim, or waits for its
 //!   clock. It repeats a `release` with the same [`Then`].
 //! - **Bounded.** Every call but `acquire` and `tend` ends by itself within the backend's response
-//!   time-out; `examine`, which asks for many things, within as many of them.
+//!   time-out; `examine`, which asks for many things, within as many of them. The engine does not rely
+//!   on it: a call that takes 10 s (60 s for a look at many locks) is given up as unknown. Only
+//!   `examine` has no such bound.
 //! - **Dropped means nothing.** A dropped future has no effect at the server; what it started is
 //!   undone by `abandon` or `release`. Every claim that was ever sent ends in one of the two, lost
 //!   ones included, and its token is never used again. What the server would keep for longer than a

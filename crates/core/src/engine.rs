@@ -16,8 +16,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, Capabilities, Fault, FaultKind, Loss, Release, Renewal, Then};
-use crate::claim::{Claim, Terms, Tokens};
+use crate::backend::{
+    Backend, Capabilities, Fate, Fault, FaultKind, LockInfo, Loss, Query, Release, Renewal, Then,
+};
+use crate::claim::{Claim, Terms, Token, Tokens};
 use crate::error::Error;
 use crate::gate::{Gates, Lead};
 use crate::key::Key;
@@ -30,6 +32,8 @@ use crate::time::{Bounds, Clock, Time};
 /// The longest that one call to a backend may take before it counts as unanswered. Backends have
 /// shorter time-outs of their own; this one is for those that fail to keep them.
 const CALL_BOUND: Duration = Duration::from_secs(10);
+/// The same for a look at many locks, which a backend does page by page.
+const LOOK_BOUND: Duration = Duration::from_secs(60);
 /// The pause between attempts to give something back, and its growth limit.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -296,14 +300,42 @@ impl Engine {
         }
     }
 
+    /// Closes the backend's connections, within a bound: what is left then goes with the process.
+    pub(crate) async fn close(&self) {
+        self.bounds.within(CALL_BOUND, self.backend.close()).await;
+    }
+
+    /// Looks at locks, within a bound.
+    pub(crate) async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
+        let bound = match query {
+            Query::Key(_) => CALL_BOUND,
+            Query::Keys(_) | Query::Glob(_) => LOOK_BOUND,
+        };
+        self.within(bound, self.backend.inspect(query)).await
+    }
+
+    /// How claims ended, within a bound.
+    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Fault> {
+        self.within(LOOK_BOUND, self.backend.fates(ended)).await
+    }
+
+    /// Runs one call to the backend. A backend that hangs must not hang the caller: then the answer is
+    /// unknown.
     pub(crate) async fn bounded<T>(
         &self,
         call: impl Future<Output = Result<T, Fault>> + Unpin,
     ) -> Result<T, Fault> {
-        let answer = self.bounds.within(CALL_BOUND, call).await;
-        answer.unwrap_or_else(|| {
-            Err(Fault::new(FaultKind::Unknown, format!("no answer within {CALL_BOUND:?}")))
-        })
+        self.within(CALL_BOUND, call).await
+    }
+
+    async fn within<T>(
+        &self,
+        bound: Duration,
+        call: impl Future<Output = Result<T, Fault>> + Unpin,
+    ) -> Result<T, Fault> {
+        let answer = self.bounds.within(bound, call).await;
+        let unknown = || Fault::new(FaultKind::Unknown, format!("no answer within {bound:?}"));
+        answer.unwrap_or_else(|| Err(unknown()))
     }
 
     /// Repeats `attempt` with growing pauses until it succeeds or `until` has come.

@@ -318,7 +318,7 @@ impl Detached {
         self.hold.must_be_ours()?;
         engine.must_be_adoptable(self.key())?;
         engine.gates.may_carry_away(&self.hold)?;
-        let let_go = engine.backend.let_go(lease).await;
+        let let_go = engine.bounded(engine.backend.let_go(lease)).await;
         let_go.map_err(|fault| Error::backend(Some(self.key()), fault))?;
         drop(engine.gates.carry_away(&self.hold)?);
         engine.schedule.remove(lease);

@@ -113,7 +113,7 @@ impl Locker {
     ) -> Result<Guard, Error> {
         let engine = &self.engine;
         let claim = Arc::new(Claim::new(ask.key.clone(), written.token, ask.terms()));
-        let adopted = engine.backend.adopt(&claim).await;
+        let adopted = engine.bounded(engine.backend.adopt(&claim)).await;
         let term = adopted.map_err(|fault| Error::backend(Some(&ask.key), fault))?;
         let term = term.ok_or_else(|| Error::lost(&ask.key, Loss::Gone))?;
         let lease = Lease::adopted(claim, written.fence, term, engine.clock.clone());
@@ -198,7 +198,7 @@ impl Locker {
         if self.engine.closing.is_cancelled() {
             return Err(Error::closed(key));
         }
-        let found = self.engine.backend.inspect(query).await;
+        let found = self.engine.inspect(query).await;
         found.map_err(|fault| Error::backend(key, fault))
     }
 
@@ -211,7 +211,7 @@ impl Locker {
     pub async fn force_release(&self, key: &str, seen: Token, by: &str) -> Result<Release, Error> {
         let key = Key::new(key)?;
         self.must_be_open(&key)?;
-        let answer = self.engine.backend.force_release(&key, seen, by).await;
+        let answer = self.engine.bounded(self.engine.backend.force_release(&key, seen, by)).await;
         tracing::warn!(component = "tenure", %key, by, result = ?answer, "lock released by force");
         answer.map_err(|fault| Error::backend(Some(&key), fault))
     }
@@ -245,7 +245,7 @@ impl Locker {
             () = engine.clock.sleep_until(least) => {}
         }
         engine.drained(least).await;
-        engine.backend.close().await;
+        engine.close().await;
         report
     }
 

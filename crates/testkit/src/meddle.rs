@@ -67,6 +67,15 @@ pub trait Meddler: Send + Sync + 'static {
         inner.abandon(claim)
     }
 
+    /// Instead of [`Backend::adopt`].
+    fn adopt<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+        inner.adopt(claim)
+    }
+
     /// Instead of [`Backend::let_go`].
     fn let_go<'a>(
         &'a self,
@@ -89,6 +98,40 @@ pub trait Meddler: Send + Sync + 'static {
     /// Instead of [`Backend::notices`].
     fn notices(&self, inner: &dyn Backend) -> Notices {
         inner.notices()
+    }
+
+    /// Instead of [`Backend::inspect`].
+    fn inspect<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        query: &'a Query,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        inner.inspect(query)
+    }
+
+    /// Instead of [`Backend::hints`].
+    fn hints<'a>(&'a self, inner: &'a dyn Backend) -> BoxFuture<'a, Result<Option<Hints>, Fault>> {
+        inner.hints()
+    }
+
+    /// Instead of [`Backend::fates`].
+    fn fates<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        ended: &'a [(Key, Token)],
+    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
+        inner.fates(ended)
+    }
+
+    /// Instead of [`Backend::force_release`].
+    fn force_release<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        key: &'a Key,
+        seen: Token,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        inner.force_release(key, seen, by)
     }
 
     /// Instead of [`Backend::close`].
@@ -170,7 +213,7 @@ impl<M: Meddler> Backend for Meddled<M> {
     }
 
     fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
-        self.inner.adopt(claim)
+        self.meddler.adopt(&*self.inner, claim)
     }
 
     fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
@@ -190,18 +233,18 @@ impl<M: Meddler> Backend for Meddled<M> {
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        self.inner.inspect(query)
+        self.meddler.inspect(&*self.inner, query)
     }
 
     fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
-        self.inner.hints()
+        self.meddler.hints(&*self.inner)
     }
 
     fn fates<'a>(
         &'a self,
         ended: &'a [(Key, Token)],
     ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
-        self.inner.fates(ended)
+        self.meddler.fates(&*self.inner, ended)
     }
 
     fn force_release<'a>(
@@ -210,7 +253,7 @@ impl<M: Meddler> Backend for Meddled<M> {
         seen: Token,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Release, Fault>> {
-        self.inner.force_release(key, seen, by)
+        self.meddler.force_release(&*self.inner, key, seen, by)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

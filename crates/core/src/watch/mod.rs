@@ -153,7 +153,8 @@ impl Watch {
     pub(crate) async fn new(engine: &Arc<Engine>, glob: &str) -> Result<Self, Error> {
         let query = Query::Glob(glob.into());
         // Hints first: what changes while we look is told and looked at again.
-        let hints = engine.backend.hints().await.map_err(|fault| Error::backend(None, fault))?;
+        let hints = engine.bounded(engine.backend.hints()).await;
+        let hints = hints.map_err(|fault| Error::backend(None, fault))?;
         let (engine, not_before) = (engine.clone(), engine.clock.now());
         let (seen, due, ready) = Default::default();
         let mut watch = Watch { engine, query, hints, seen, due, not_before, ready };
@@ -256,10 +257,10 @@ impl Watch {
 
     /// Looks, and says what has happened to `keys` and to whatever else is found.
     async fn look_at(&mut self, query: &Query, keys: &[Key]) -> Result<(), Error> {
-        let backend = &self.engine.backend;
         // Read before asking: a lease that is shown ends no earlier than what is left of it from here.
         let sent = self.engine.clock.now();
-        let found = backend.inspect(query).await.map_err(|fault| Error::backend(None, fault))?;
+        let found = self.engine.inspect(query).await;
+        let found = found.map_err(|fault| Error::backend(None, fault))?;
         let mut after = self.sights(found, sent);
         let ended = self.ended(keys, &after);
         let fates = match ended.is_empty() {
@@ -325,7 +326,7 @@ impl Watch {
 
 /// How claims ended, where the engine knows.
 async fn fates(engine: &Engine, ended: &[(Key, Token)]) -> Result<HashMap<Token, What>, Error> {
-    let fates = engine.backend.fates(ended).await.map_err(|fault| Error::backend(None, fault))?;
+    let fates = engine.fates(ended).await.map_err(|fault| Error::backend(None, fault))?;
     let known =
         ended.iter().zip(fates).filter_map(|((_, token), fate)| Some((*token, fate?.into())));
     Ok(known.collect())

@@ -6,6 +6,7 @@
 
 mod cancel;
 mod clock;
+mod hang;
 mod input;
 mod process;
 mod renewal;
