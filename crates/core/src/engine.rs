@@ -190,9 +190,7 @@ impl Engine {
         }
         self.schedule.remove(lease);
         match &loss {
-            Loss::Expired | Loss::MaxHold => {
-                self.clone().release_in_background(lease.clone(), Then::Free, None);
-            }
+            Loss::Expired | Loss::MaxHold => self.release_lost(lease.clone()),
             // Whoever shuts down releases, and reports.
             Loss::Shutdown => {}
             Loss::Gone | Loss::Forced(_) | Loss::Session => self.abandon(lease.claim().clone()),
@@ -214,6 +212,7 @@ impl Engine {
         let engine = self.clone();
         self.spawn(async move {
             let until = engine.clock.now().after(claim.ttl());
+            engine.after_renewals(claim.ttl()).await;
             let once = || async { engine.bounded(engine.backend.abandon(&claim)).await.is_ok() };
             engine.repeat(until, once).await;
         });
@@ -236,6 +235,22 @@ impl Engine {
                 engine.repeat(until, again).await;
             }
         });
+    }
+
+    /// Gives back in the background what may be left of a lost lease.
+    fn release_lost(self: &Arc<Self>, lease: Arc<Lease>) {
+        let engine = self.clone();
+        self.spawn(async move {
+            let until = engine.clock.now().after(lease.ttl()).max(lease.kept_until());
+            engine.after_renewals(lease.ttl()).await;
+            let once = || async { engine.release(&lease, Then::Free).await.is_ok() };
+            engine.repeat(until, once).await;
+        });
+    }
+
+    /// Waits until renewals leave time for what can wait, at most for `longest`.
+    async fn after_renewals(&self, longest: Duration) {
+        self.bounds.within(longest, std::pin::pin!(self.schedule.spare_time())).await;
     }
 
     /// Gives a lease back, once, within a bound.

@@ -8,6 +8,7 @@ mod cancel;
 mod clock;
 mod hang;
 mod input;
+mod overload;
 mod process;
 mod renewal;
 mod runtime;
