@@ -3,7 +3,7 @@
 //! In: what `request.rs` gathered. Out: what a backend needs to ask, and what it saw while asking.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -302,6 +302,7 @@ pub struct Claim {
     /// since either may be told before the grant arrives.
     contended: AtomicU64,
     lost: OnceLock<Loss>,
+    sent: AtomicBool,
 }
 
 /// What a backend has seen for a claim.
@@ -394,8 +395,8 @@ impl Claim {
     /// The same for whoever has asked for the number of this process already, which is a call of the
     /// system each time.
     pub(crate) fn made_by(process: u32, key: Key, token: Token, terms: Terms) -> Self {
-        let (seen, told, contended, lost) = Default::default();
-        Claim { key, token, terms, process, seen, told, contended, lost }
+        let (seen, told, contended, lost, sent) = Default::default();
+        Claim { key, token, terms, process, seen, told, contended, lost, sent }
     }
 
     /// What is claimed.
@@ -451,6 +452,18 @@ impl Claim {
     /// How long to pause between attempts where only polling can tell.
     pub fn retry_interval(&self) -> Duration {
         self.terms.retry_interval
+    }
+
+    /// Called by a backend before a request for this claim leaves: from now on something may have to be
+    /// undone.
+    pub fn set_sent(&self) {
+        self.sent.store(true, Ordering::Release);
+    }
+
+    /// Whether a request for it may have left. Means something only to a backend that calls
+    /// [`set_sent`](Self::set_sent): what it never sent, it need not undo.
+    pub fn was_sent(&self) -> bool {
+        self.sent.load(Ordering::Acquire)
     }
 
     /// Called by a backend while the claim waits: what is in the way.

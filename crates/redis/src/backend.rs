@@ -262,6 +262,9 @@ impl Shared {
 
     pub(crate) async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
         self.inbox.desk().forget(claim.token());
+        if !claim.was_sent() {
+            return Ok(());
+        }
         let (link, turn) = (self.commands.of(claim.key()), self.server.turn());
         Run::release(&self.keys, &self.author, claim, None).on::<Freed>(link).await?;
         self.note(claim, turn);
@@ -315,6 +318,8 @@ impl Shared {
 
     pub(crate) async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
         self.refuse_forked()?;
+        // By the process that it is adopted from.
+        claim.set_sent();
         let run = Run::renew(&self.keys, claim, claim.ttl());
         // Read the clock before sending: the server's ttl starts after this, so our view of it can
         // only be too short.

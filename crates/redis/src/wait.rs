@@ -25,6 +25,7 @@ use tenure_core::{Claim, Sight};
 use crate::backend::Shared;
 use crate::inbox::{Push, Slot};
 use crate::jitter::jittered;
+use crate::link::Link;
 use crate::scripts::{Asked, Bare, Freed, How, Run, Taken};
 use crate::trouble::{Cause, Trouble};
 use crate::value::Said;
@@ -95,6 +96,7 @@ impl Shared {
     }
 
     async fn ask_once_in_full(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.sending(claim).await?;
         let from = self.clock.now();
         let run = Run::acquire(&self.keys, &self.author, claim, How::Not);
         match self.twice(claim.key(), &run).await? {
@@ -263,7 +265,7 @@ impl Shared {
             return Ok(None);
         }
         let stand = || Run::stand(&self.keys, &self.author, claim);
-        Run::once(stand, self.commands.of(claim.key())).await
+        Run::once(stand, self.sending(claim).await?).await
     }
 
     async fn ask_in_full(&self, claim: &Claim, hears: bool) -> Result<Asked, Trouble> {
@@ -272,7 +274,7 @@ impl Shared {
             false => How::Asks(HEARTBEAT.max(claim.retry_interval()) * HEARTBEATS_GOOD),
         };
         let run = Run::acquire(&self.keys, &self.author, claim, how);
-        run.on(self.commands.of(claim.key())).await
+        run.on(self.sending(claim).await?).await
     }
 
     /// What to do about the answer.
@@ -312,6 +314,17 @@ impl Shared {
             .then(|| self.grant(claim, from, push.fence, push.contended))
     }
 
+    /// The link for what asks for this claim. Without a connection nothing is sent, and so nothing has to
+    /// be undone: a claim counts as sent once there is one.
+    async fn sending(&self, claim: &Claim) -> Result<&Link, Trouble> {
+        let link = self.commands.of(claim.key());
+        if !claim.was_sent() {
+            link.live().await?;
+            claim.set_sent();
+        }
+        Ok(link)
+    }
+
     /// Takes a lock that is plainly free, by the shortest request there is. `None` where there is more
     /// to it, or may be: the full form finds out.
     ///
@@ -322,7 +335,7 @@ impl Shared {
         if claim.shared_owner().is_some() || !self.calm().is_calm(key, from) {
             return Ok(None);
         }
-        let link = self.commands.of(key);
+        let link = self.sending(claim).await?;
         let taken = match claim.fenced() {
             true => Run::once(|| Run::take(&self.keys, &self.author, claim), link).await?,
             false => match Run::once(|| Run::set(&self.keys, &self.author, claim), link).await? {

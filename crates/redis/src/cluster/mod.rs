@@ -171,8 +171,11 @@ impl Shared {
     }
 
     async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
-        let mut hops = Hops::new(self, claim.key());
         self.nodes.forget(claim.token());
+        if !claim.was_sent() {
+            return Ok(());
+        }
+        let mut hops = Hops::new(self, claim.key());
         loop {
             let owner = hops.next().await?;
             let answer = owner.keeper().abandon(claim).await;

@@ -1,10 +1,12 @@
 //! A server that forgets its scripts, is full, busy, or cuts its clients off.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::{Backend, Loss, Release, Renewal, Then};
-use tenure_testkit::meddle::renewals;
+use tenure_core::backend::{Backend, BoxFuture, Fault, Loss, Release, Renewal, Then};
+use tenure_core::{Claim, Locker};
+use tenure_testkit::meddle::{Meddled, Meddler, renewals};
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, lapse, pass, within};
 
@@ -242,4 +244,43 @@ async fn a_unix_socket() {
     raw.command(&["SELECT", "2"]);
     assert!(raw.text(&["GET", "tenure:lock:k"]).is_some());
     guard.release().await.unwrap();
+}
+
+/// Counts the claims that were undone.
+#[derive(Default)]
+struct Undone(AtomicUsize);
+
+impl Meddler for Undone {
+    fn abandon<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            inner.abandon(claim).await?;
+            self.0.fetch_add(1, Ordering::AcqRel);
+            Ok(())
+        })
+    }
+}
+
+/// What a dead server was never sent need not be undone: nothing is left to do in the background.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_to_undo_on_a_dead_server() {
+    const TRIES: usize = 200;
+    let (server, undone) = (RedisServer::start(), Arc::new(Undone::default()));
+    let a = Locker::new(Meddled::new(Arc::new(redis(&server).await), undone.clone()));
+    a.lock("k").await.unwrap().release().await.unwrap();
+    server.kill();
+    // The first may be sent on the connection that was cut, and is unknown then.
+    let refused = || async { a.try_lock("k").await.is_err_and(|error| error.is_unavailable()) };
+    eventually("the loss of the connection", refused).await;
+    for number in 0..TRIES {
+        let error = a.try_lock(format!("try{number}")).ttl(LONG).await.err().unwrap();
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+    let wait = a.lock("wait").ttl(LONG).wait(Duration::from_millis(200)).await;
+    assert!(wait.unwrap_err().is_unavailable());
+    let done = || async { undone.0.load(Ordering::Acquire) > TRIES };
+    eventually("all of them to be done with", done).await;
 }
