@@ -39,7 +39,7 @@ fn examine(
     talk: &mut Talk,
 ) -> Result<Vec<Finding>, Trouble> {
     let place = Place::find(flags)?;
-    let mut config = place.config().clone().url(place.secret());
+    let mut config = place.configured();
     if let Some(ttl) = args.ttl {
         config = config.ttl(ttl);
     }

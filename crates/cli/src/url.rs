@@ -23,8 +23,9 @@ const URL: &str = "TENURE_URL";
 const URL_FILE: &str = "TENURE_URL_FILE";
 /// The same in the words of the configuration.
 const LOCK_URL: &str = "TENURE_LOCK_URL";
-/// What opens the server of `[redis]`.
-const REDIS_PASSWORD: &str = "TENURE_REDIS_PASSWORD";
+/// What may hold a secret of ours: the last three open the server of `[redis]` and an etcd cluster.
+const PRIVATE: [&str; 6] =
+    [URL, URL_FILE, LOCK_URL, "TENURE_REDIS_PASSWORD", "ETCDCTL_USER", "ETCDCTL_PASSWORD"];
 /// What goes for all users of this machine.
 const SYSTEM_DIR: &str = "/etc/tenure";
 /// What many deployments set already.
@@ -167,8 +168,17 @@ impl Place {
     }
 
     async fn open(&self) -> Result<Locker, Trouble> {
-        let opened = self.config.clone().url(&self.url).connect().await;
+        let opened = self.configured().connect().await;
         opened.map_err(|error| self.blamed(&error))
+    }
+
+    /// Everything that says how to connect. What a file has chosen stays its choice: a password of another
+    /// place may not be for it.
+    pub(crate) fn configured(&self) -> Config {
+        match self.source {
+            Source::Configured(_) => self.config.clone(),
+            _ => self.config.clone().url(&self.url),
+        }
     }
 
     /// What the engine said of this place, and who named it.
@@ -272,14 +282,10 @@ impl Place {
         (start < end).then_some((authority + start, authority + end))
     }
 
-    /// The variables that a command must not inherit: ours, and the application's only if we used it.
+    /// The variables that a command must not inherit: our secrets, and the application's URL if we used it.
     pub(crate) fn private_variables(&self) -> Vec<&'static str> {
-        let used = match &self.source {
-            Source::Variable(REDIS_URL) => Some(REDIS_URL),
-            Source::Configured(_) => Some(REDIS_PASSWORD),
-            _ => None,
-        };
-        [URL, URL_FILE, LOCK_URL].into_iter().chain(used).collect()
+        let used = (self.source == Source::Variable(REDIS_URL)).then_some(REDIS_URL);
+        PRIVATE.into_iter().chain(used).collect()
     }
 }
 
@@ -383,7 +389,8 @@ mod tests {
         let file = Everywhere { url_file: Some(path.clone()), ..flags(None) };
         let unknown = "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR`, \
                        `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
-                       `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`";
+                       `redis-cluster://HOST,HOST`, `redis+quorum://HOST,HOST,HOST` or \
+                       `etcd://HOST`";
         let zookeeper = "zookeeper://:s3cret@h";
         fs::write(&path, zookeeper).unwrap();
         assert_eq!(refused(&flags(Some(zookeeper)), &[]), unknown);
@@ -469,11 +476,9 @@ mod tests {
     /// A command gets the application's URL, unless it was ours.
     #[test]
     fn private_variables_are_ours() {
-        assert_eq!(place("memory:").private_variables(), [URL, URL_FILE, LOCK_URL]);
+        assert_eq!(place("memory:").private_variables(), PRIVATE);
         let used = Place { source: Source::Variable(REDIS_URL), ..place("redis://h") };
-        assert_eq!(used.private_variables(), [URL, URL_FILE, LOCK_URL, REDIS_URL]);
-        let used = Place { source: Source::Configured("x".into()), ..place("redis://h") };
-        assert_eq!(used.private_variables(), [URL, URL_FILE, LOCK_URL, REDIS_PASSWORD]);
+        assert_eq!(used.private_variables().last(), Some(&REDIS_URL));
     }
 
     /// A user's configuration is where other programs keep theirs.

@@ -25,6 +25,8 @@ use crate::error::Error;
 pub const FILE: &str = "tenure.toml";
 /// What the names of our variables start with: `TENURE_REDIS_HOST`.
 const VARIABLES: &str = "TENURE_";
+/// The place that is no file.
+const ENVIRONMENT: &str = "the environment";
 
 /// A field that may be given.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +78,34 @@ struct Given {
     name: String,
     place: String,
     rank: usize,
+}
+
+/// Where a field was given: what decides which passwords may go to the server that it names.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    shown: String,
+    rank: usize,
+    /// Not a file in the working directory: that may be a directory of anybody's.
+    trusted: bool,
+}
+
+impl Origin {
+    /// Checks that `secret`, given at `from` or else by code, may be sent to the server that this names: a
+    /// file in the working directory gets only its own.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if it may not; the message names both places.
+    pub fn may_receive(&self, secret: &str, from: Option<&Origin>) -> Result<(), Error> {
+        if self.trusted || from.is_some_and(|from| from.rank == self.rank) {
+            return Ok(());
+        }
+        let (secret, server) = (from.map_or(secret, |from| &from.shown), &self.shown);
+        Err(Error::invalid(format!(
+            "{secret} is not sent to the server that {server} names: a file in the working directory is \
+             not trusted with it; name the server where the password is, or in a file outside"
+        )))
+    }
 }
 
 impl Settings {
@@ -169,12 +199,12 @@ impl Settings {
                     None => continue,
                 },
             };
-            let field = field.ok_or_else(|| self.unknown(name, "the environment"))?;
+            let field = field.ok_or_else(|| self.unknown(name, ENVIRONMENT))?;
             let text = value.into_string().map_err(|_| {
                 Error::invalid(format!("invalid `{name}` in the environment: it is not UTF-8"))
             })?;
             if !text.is_empty() {
-                let (name, place) = (name.into(), "the environment".into());
+                let (name, place) = (name.into(), ENVIRONMENT.into());
                 add(&mut given, field, Given { text, name, place, rank: self.places })?;
             }
         }
@@ -232,6 +262,13 @@ impl Settings {
         Some(format!("`{}` in {}", given.name, place_shown(&given.place)))
     }
 
+    /// Where the field `name` was given. A file of a relative path is one in the working directory.
+    pub fn origin(&self, name: &str) -> Option<Origin> {
+        let Given { rank, place, .. } = self.given.get(name)?;
+        let trusted = place == ENVIRONMENT || Path::new(place).is_absolute();
+        Some(Origin { shown: self.shown(name)?, rank: *rank, trusted })
+    }
+
     /// A field of ours before the first section would say nothing, and nobody would notice.
     fn must_be_in_sections(&self, table: &Table, place: &str) -> Result<(), Error> {
         let ours = |name: &str| self.fields.iter().any(|field| field.goes_by(name));
@@ -251,7 +288,7 @@ impl Settings {
 
 /// A file in backticks, the environment in plain words.
 fn place_shown(place: &str) -> String {
-    if place == "the environment" { place.into() } else { format!("`{place}`") }
+    if place == ENVIRONMENT { place.into() } else { format!("`{place}`") }
 }
 
 /// Each field once in each place, whatever names it goes by.
@@ -430,6 +467,30 @@ mod tests {
         let shown = |name| both.shown(name).unwrap();
         assert_eq!(shown("host"), "`TENURE_REDIS_HOST` in the environment");
         assert_eq!(shown("pool_size"), "`redis.poolSize` in `tenure.toml`");
+    }
+
+    /// A file in the working directory gets its own password and no other; what stands elsewhere gets any.
+    #[test]
+    fn passwords_go_to_trusted_places() {
+        let given = |place: &str, toml: &str, variables: &[(&str, &str)]| {
+            let all = variables.iter().map(|(name, value)| (name.into(), value.into()));
+            let given =
+                settings().toml(toml, place).unwrap().variables(all.collect::<Vec<_>>()).unwrap();
+            let (host, password) = (given.origin("host").unwrap(), given.origin("password"));
+            host.may_receive("`password`", password.as_ref()).map_err(|error| error.to_string())
+        };
+        let (host, both) = ("redis.host = 'h'", "redis = { host = 'h', password = 'p' }");
+        let password = ("TENURE_REDIS_PASSWORD", "p");
+        assert_eq!(given("tenure.toml", both, &[]), Ok(()));
+        assert_eq!(given("/etc/tenure.toml", host, &[password]), Ok(()));
+        assert_eq!(given("tenure.toml", host, &[password, ("TENURE_REDIS_HOST", "h")]), Ok(()));
+        assert_eq!(given("tenure.toml", both, &[("TENURE_REDIS_HOST", "h")]), Ok(()));
+        let why = "is not sent to the server that `redis.host` in `tenure.toml` names: a file in the working \
+                   directory is not trusted with it; name the server where the password is, or in a file outside";
+        let env = format!("`TENURE_REDIS_PASSWORD` in the environment {why}");
+        assert_eq!(given("tenure.toml", host, &[password]), Err(env.clone()));
+        assert_eq!(given("tenure.toml", both, &[password]), Err(env));
+        assert_eq!(given("tenure.toml", host, &[]), Err(format!("`password` {why}")));
     }
 
     /// Times with a unit, or in milliseconds.

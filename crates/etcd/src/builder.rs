@@ -151,6 +151,16 @@ impl Builder {
         Ok(self)
     }
 
+    /// Whether the login of the environment goes to members that the URL names.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a URL that makes no sense.
+    pub fn lends_login(&self) -> Result<bool, Error> {
+        let place = Place::parse(&self.url)?;
+        Ok(self.login.is_some() && place.login.is_none() && !place.addresses.is_empty())
+    }
+
     /// Whether TLS is asked for; certificates in the environment are for other clusters otherwise.
     fn wants_tls(&self) -> Result<bool, Error> {
         let place = Place::parse(&self.url)?;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_core::config::{FILE, Field, Settings, duration};
+use tenure_core::config::{FILE, Field, Origin, Settings, duration};
 use tenure_core::doctor::Finding;
 use tenure_core::{
     Error, Locker, LockerBuilder, RETRY_INTERVAL_MIN, Renew, TTL_DEFAULT, TTL_MAX, TTL_MIN,
@@ -134,6 +134,9 @@ impl Driver {
 #[must_use = "a configuration does nothing until it connects"]
 pub struct Config {
     url: Option<String>,
+    /// Where it was read; `None` if it is by code.
+    #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "only etcd's logins stand apart"))]
+    url_from: Option<Origin>,
     driver: Option<Driver>,
     chosen_by: Option<String>,
     default_url: Option<String>,
@@ -203,6 +206,7 @@ impl Config {
         Ok(Config {
             chosen_by: url.as_ref().and(given.shown("url")).or(driver.and(given.shown("driver"))),
             url,
+            url_from: given.origin("url"),
             driver,
             default_url: None,
             prefix: given.get("prefix", "text", some)?,
@@ -221,6 +225,7 @@ impl Config {
     /// The engine by its URL, whatever was read.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         (self.url, self.driver, self.chosen_by) = (Some(url.into()), None, None);
+        self.url_from = None;
         self
     }
 
@@ -445,6 +450,11 @@ impl Config {
     #[cfg(feature = "etcd")]
     fn etcd_at(&self, url: &str) -> Result<tenure_etcd::Builder, Error> {
         let builder = tenure_etcd::Etcd::builder(url).environment()?;
+        if let Some(from) = self.url_from.as_ref()
+            && builder.lends_login()?
+        {
+            from.may_receive("`ETCDCTL_USER` in the environment", None)?;
+        }
         Ok(match &self.prefix {
             Some(prefix) => builder.prefix(prefix),
             None => builder,

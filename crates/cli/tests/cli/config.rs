@@ -42,16 +42,16 @@ fn the_strongest_place_chooses() {
     is_in("by-flag", &["-u", &url("by-flag")], Some(url("by-env")));
 }
 
-/// A server by `[redis]`, a prefix, a ttl and a wait; `--prefix` is stronger. The password is not
-/// passed on.
+/// A server by `[redis]`, a prefix, a ttl and a wait, all in the user's file; `--prefix` is stronger. The
+/// password is not passed on.
 #[test]
 fn everything_by_file() {
     let space = Space::guarded();
     let port = space.server().port();
     write(
-        &space.path("tenure.toml"),
+        &space.path("user/tenure/tenure.toml"),
         &format!(
-            "[lock]\ndriver = 'redis'\nprefix = 'shop'\nttl = '77s'\nwait = '10ms'\n\
+            "[lock]\ndriver = 'redis'\nprefix = 'shop'\nttl = '77s'\nwait = '2s'\n\
              [redis]\nhost = '127.0.0.1'\nport = {port}\n"
         ),
     );
@@ -69,7 +69,7 @@ fn everything_by_file() {
     assert!(space_has(&space, "shop:lock:deploy"));
     let busy = done(with(&["run", "deploy", "--", "true"]));
     assert_eq!(busy.code, Some(75), "{busy:?}");
-    assert!(busy.err.contains("(gave up after 10ms)"), "{busy:?}");
+    assert!(busy.err.contains("(gave up after 2s)"), "{busy:?}");
     let other = done(with(&["run", "deploy", "--prefix", "other", "--", "true"]));
     assert_eq!(other.code, Some(0), "{other:?}");
 }
@@ -99,7 +99,7 @@ fn refusals_name_the_field() {
         refused("[lock]\nurl = 'zookeeper://:hunter2@h'\n"),
         "tenure: error: `lock.url` in `tenure.toml`: unknown engine `zookeeper:` in url, expected `memory:`, \
          `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
-         `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`\n"
+         `redis-cluster://HOST,HOST`, `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`\n"
     );
 }
 

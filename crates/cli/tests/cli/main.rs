@@ -15,6 +15,7 @@ mod etcd;
 mod keys;
 mod look;
 mod lost;
+mod passwords;
 mod redis;
 mod redis_lost;
 mod release;

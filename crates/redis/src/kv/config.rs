@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tenure_core::Error;
-use tenure_core::config::{FILE, Field, Settings, duration};
+use tenure_core::config::{FILE, Field, Origin, Settings, duration};
 
 use crate::builder::{
     Builder, POOL_SIZE_DEFAULT, POOL_SIZE_MAX, PREFIX_DEFAULT, RESPONSE_TIMEOUT_DEFAULT,
@@ -66,6 +66,10 @@ pub struct Config {
     timeout: Duration,
     debug: bool,
     prefix: String,
+    /// Where host, port and password were read; `None` if they are by default or by code.
+    host_from: Option<Origin>,
+    port_from: Option<Origin>,
+    password_from: Option<Origin>,
 }
 
 /// Without the password.
@@ -91,6 +95,9 @@ impl Default for Config {
             timeout: RESPONSE_TIMEOUT_DEFAULT,
             debug: false,
             prefix: PREFIX_DEFAULT.into(),
+            host_from: None,
+            port_from: None,
+            password_from: None,
         }
     }
 }
@@ -149,18 +156,21 @@ impl Config {
                 .get("debug", "`true` or `false`", |text| text.parse().ok())?
                 .unwrap_or(default.debug),
             prefix: some("prefix")?.unwrap_or(default.prefix),
+            host_from: given.origin("host"),
+            port_from: given.origin("port"),
+            password_from: given.origin("password"),
         })
     }
 
     /// Where the server runs.
     pub fn host(mut self, host: impl Into<String>) -> Self {
-        self.host = host.into();
+        (self.host, self.host_from) = (host.into(), None);
         self
     }
 
     /// Where it listens.
     pub fn port(mut self, port: u16) -> Self {
-        self.port = port;
+        (self.port, self.port_from) = (port, None);
         self
     }
 
@@ -184,7 +194,7 @@ impl Config {
 
     /// What proves it.
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
+        (self.password, self.password_from) = (Some(password.into()), None);
         self
     }
 
@@ -243,8 +253,14 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a user without a password.
+    /// [`is_invalid`](Error::is_invalid) for a user without a password, and for a password that was not read
+    /// where the server is named, if that is a file in the working directory.
     pub fn url(&self) -> Result<String, Error> {
+        for server in [&self.host_from, &self.port_from].into_iter().flatten() {
+            if self.password.is_some() {
+                server.may_receive("`password`", self.password_from.as_ref())?;
+            }
+        }
         let quoted = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let user = quoted(self.username.as_deref().unwrap_or_default());
         let who = match &self.password {
@@ -365,6 +381,28 @@ mod tests {
             refused(Config::default().timeout(Duration::ZERO)),
             "timeout (0ns) is not a time from 1ms to 4s"
         );
+    }
+
+    /// A password goes to the server that the working directory's file names only if that file has it.
+    #[test]
+    fn t66_passwords_for_the_working_directory() {
+        let password = [("TENURE_REDIS_PASSWORD", "hunter2")];
+        let url = |toml: &str| {
+            let config = read(toml, &password).unwrap();
+            config.url().map_err(|error| error.to_string())
+        };
+        for field in ["host = 'h'", "port = 7"] {
+            let refused = url(&format!("redis.{field}")).unwrap_err();
+            let start =
+                "`TENURE_REDIS_PASSWORD` in the environment is not sent to the server that `redis.";
+            assert!(refused.starts_with(start) && !refused.contains("hunter2"), "{refused}");
+        }
+        assert_eq!(url("redis.database = 3").unwrap(), "redis://:hunter2@localhost:6379/3");
+        let by_code = read("redis.host = 'h'", &password).unwrap().host("code");
+        assert_eq!(by_code.url().unwrap(), "redis://:hunter2@code:6379/0");
+        let refused = read("redis.host = 'h'", &[]).unwrap().password("hunter2").url().unwrap_err();
+        assert!(refused.to_string().starts_with("`password` is not sent to"), "{refused}");
+        assert!(read("redis.host = 'h'", &[]).unwrap().url().is_ok(), "no password at all");
     }
 
     /// t66: the password is in no message and no debug output.
