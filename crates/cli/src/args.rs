@@ -38,7 +38,8 @@ pub(crate) struct Everywhere {
     /// Where the locks are kept: redis://HOST, etcd://HOST, file:/var/lock/app [env: TENURE_URL, then REDIS_URL]
     ///
     /// Without one, tenure.toml chooses: of the working directory, this user or this machine. If none of
-    /// them does, locks are kept in a directory of this user on this machine.
+    /// them does, locks are kept in a directory of this user on this machine: /tmp/tenure-UID. Services with
+    /// a /tmp of their own (systemd's PrivateTmp, containers) do not exclude each other there.
     #[arg(short, long, global = true, value_name = "URL", conflicts_with = "url_file")]
     pub(crate) url: Option<String>,
     /// Read the URL from a file, to keep its password off the command line [env: TENURE_URL_FILE]
@@ -162,7 +163,9 @@ Exit status: the command's own, or 128+N if signal N ended it; else
   126  command cannot be run            127  command not found
 Signals are forwarded to the command's process group. While still waiting for the lock,
 HUP, INT, QUIT and TERM end the wait with 128+N.
-The command finds TENURE_KEY, TENURE_FENCE, TENURE_OWNER and TENURE_TTL_MS in its environment.";
+The command finds TENURE_KEY, TENURE_FENCE, TENURE_OWNER and TENURE_TTL_MS in its environment, and
+neither our URL nor our passwords: TENURE_URL, TENURE_REDIS_PASSWORD, ETCDCTL_USER, ETCDCTL_PASSWORD.
+Without --url, services with a /tmp of their own (PrivateTmp, containers) do not exclude each other.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
@@ -458,6 +461,8 @@ mod tests {
             "With --at-most 10s TERM comes after 8.9s and KILL after 9.9s",
             "at most a third of the ttl and half of --at-most [default: 5s]",
             "The default takes at most a tenth of --at-most",
+            "Without --url, services with a /tmp of their own (PrivateTmp, containers) do not exclude",
+            "neither our URL nor our passwords",
         ] {
             assert!(run.contains(text), "{text}: {run}");
         }
