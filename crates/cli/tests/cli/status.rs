@@ -77,7 +77,7 @@ fn urls_are_blamed_on_their_source() {
     let space = Space::new();
     let unknown = "unknown engine `zookeeper:` in url, expected `memory:`, `file:DIR`, \
                    `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
-                   `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`";
+                   `redis-cluster://HOST,HOST`, `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`";
     for name in ["TENURE_URL", "REDIS_URL"] {
         let mut run = bare(["run", "k", "--", "true"]);
         run.env(name, "zookeeper://:s3cret@localhost");
