@@ -1,7 +1,7 @@
 //! What tenure costs, beside what the bare thing costs, in the same run.
 //!
 //! In: a [`Bench`], which says what to measure, where and how often. Out: a [`Report`], as a table for
-//! people or as JSON. `tenure bench` is the way to run it.
+//! people or as JSON. `cargo xtask bench` is the way to run it.
 //!
 //! Medians of interleaved rounds, so that a busy machine hits both sides alike. A metrics recorder and
 //! a log subscriber are installed ([`observe`]), as in a real service.

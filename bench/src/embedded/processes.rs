@@ -82,7 +82,7 @@ impl Tenure {
 }
 
 /// One of the processes that fight: takes the lock, holds it for a moment, says when, again and
-/// again. The bench starts these with `tenure bench --contender URL`.
+/// again. The bench starts these with `--contender URL`.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ struct Waiter {
 impl Waiter {
     fn start(url: &str) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "--contender", url]).stdout(Stdio::piped()).kill_on_drop(true);
+        command.args(["--contender", url]).stdout(Stdio::piped()).kill_on_drop(true);
         // Ctrl-C is for the bench, which ends them itself.
         let mut child = command.process_group(0).spawn()?;
         let out = child.stdout.take().ok_or_else(|| Error::surprise("a waiter says nothing"))?;

@@ -1,6 +1,6 @@
 //! Beside us what comes with etcd: `etcdctl lock`, and the mutex of its client for Go.
 //!
-//! Each is measured only where it can be had: `etcdctl` if it is installed, the mutex if `go` is and its
+//! Each is measured only where it can be had: `etcdctl` if it is installed and `tenure` is built, the mutex if `go` is and its
 //! modules can be fetched. `bench/peers` has the program for it, which measures itself.
 
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ const STRETCHES: u32 = 5;
 const BAR: f64 = 1.0;
 const GO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
-/// A command under a lock: ours, `tenure run`, beside `etcdctl lock`.
+/// A command under a lock: ours, `tenure run` of the same build, beside `etcdctl lock`.
 pub(crate) async fn command(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
-    let tenure = std::env::current_exe()?;
+    let tenure = std::env::current_exe()?.with_file_name("tenure");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for number in 0..run.rounds() {
         run.must_go_on()?;

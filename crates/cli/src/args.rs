@@ -85,8 +85,6 @@ pub(crate) enum Command {
     /// Show who holds a lock and who waits for it
     #[command(after_help = LOOK_AFTER_HELP)]
     Show(ShowArgs),
-    /// Measure what locks cost here, beside what the bare commands cost
-    Bench(BenchArgs),
     /// Look for what makes locks unsafe here, and say what to do about it
     #[command(after_help = DOCTOR_AFTER_HELP)]
     Doctor(DoctorArgs),
@@ -253,44 +251,6 @@ pub(crate) struct ShowArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
-
-#[derive(Debug, Args)]
-#[command(after_help = BENCH_AFTER_HELP)]
-pub(crate) struct BenchArgs {
-    /// Only figures whose name contains this, such as uncontended or held/10000
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
-    pub(crate) only: String,
-    /// How many rounds of each side make a median
-    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rounds: u32,
-    /// A glance: a tenth of the time or less, and rough figures
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Use the processor too that is otherwise left to a server on this machine
-    #[arg(long)]
-    pub(crate) all_processors: bool,
-    /// End with 1 if a bar is missed
-    #[arg(long)]
-    pub(crate) check: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Used by the bench itself: be one of the processes that fight for a lock.
-    #[arg(long, hide = true, value_name = "URL")]
-    pub(crate) contender: Option<String>,
-}
-
-const BENCH_AFTER_HELP: &str = "\
-A figure is ours, what the bare thing costs, and their ratio: medians of rounds in turn, in this run,
-with metrics and logs on. On redis: the bare thing is the same driver with SET NX PX and a script that
-compares and deletes, on etcd: with two transactions. Keys are under a prefix of the run's own and gone afterwards, also after Ctrl-C.
-Clients of both sides keep off one processor: a server on this machine has it to itself, as on a machine
-of its own. Without a server: the embedded engines, in a space of their own.
-Exit status: 0, whatever the figures; else
-    1  a bar was missed (--check)
-   69  backend unreachable
-   64  usage
- 128+N  signal N ended it";
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {

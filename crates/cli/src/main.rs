@@ -23,7 +23,6 @@ mod show; // `tenure show`
 mod watch; // `tenure watch`
 mod view; // what they show, as values and as JSON
 
-mod bench; // `tenure bench`
 mod doctor; // `tenure doctor`
 
 mod output; // every line for people
@@ -51,7 +50,6 @@ fn main() -> ExitCode {
         Command::Release(args) => release::release(args, &cli.everywhere, &mut talk),
         Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
         Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
-        Command::Bench(args) => bench::bench(args, &cli.everywhere, &mut talk),
         Command::Doctor(args) => doctor::doctor(args, &cli.everywhere, &mut talk),
         Command::Watch(args) => watch::watch(args, &cli.everywhere, &mut talk),
         Command::Completions(args) => complete::script(args, &mut talk),

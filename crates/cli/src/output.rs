@@ -30,16 +30,6 @@ pub(crate) fn memory_excludes_nobody() -> String {
     "tenure: memory: is shared with no other process, nothing is excluded".into()
 }
 
-/// Said once where a bench is of the engines and not of the place that was named.
-pub(crate) fn bench_elsewhere(url: &str) -> String {
-    format!("tenure: embedded engines are measured in a space of their own, not in {}", escape(url))
-}
-
-/// Which figures are worse than promised.
-pub(crate) fn bars_missed(names: &[&str]) -> String {
-    format!("tenure: missed: {}", names.join(", "))
-}
-
 /// What a checkup came to.
 pub(crate) fn checked(good: usize, unknown: usize, warnings: usize, unsafe_: usize) -> String {
     let all = good + unknown + warnings + unsafe_;
@@ -48,11 +38,6 @@ pub(crate) fn checked(good: usize, unknown: usize, warnings: usize, unsafe_: usi
     let parts: Vec<_> = parts.map(|(count, word)| format!("{count} {word}")).collect();
     let checks = if all == 1 { "check" } else { "checks" };
     format!("tenure: {all} {checks}: {}", parts.join(", "))
-}
-
-/// A signal ended the bench.
-pub(crate) fn bench_stopped() -> String {
-    "tenure: stopped, nothing is left behind".into()
 }
 
 /// What stands in the way, as far as it is known.

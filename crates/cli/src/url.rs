@@ -125,21 +125,9 @@ impl Place {
         Ok(Place { url: url.trim().into(), source, config: Config::default() })
     }
 
-    /// The place that flags, environment or configuration name, for those who need none.
-    pub(crate) fn if_named(flags: &Everywhere) -> Result<Option<Self>, Trouble> {
-        let config = configuration(flags)?;
-        let place = Self::chosen(flags, &config)?;
-        Ok(place.map(|place| Place { config, ..place }))
-    }
-
     /// What is configured about its locks.
     pub(crate) fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// The URL with its password: for whoever connects, not for readers.
-    pub(crate) fn secret(&self) -> &str {
-        &self.url
     }
 
     fn default_place() -> Result<Self, Trouble> {
@@ -267,8 +255,8 @@ impl Place {
 
     /// Some text about this place with its password left out.
     pub(crate) fn scrub(&self, text: &str) -> String {
-        let Some((start, end)) = self.password() else { return text.into() };
         let whole = text.replace(&self.url, &self.shown());
+        let Some((start, end)) = self.password() else { return whole };
         whole.replace(&format!(":{}@", &self.url[start..end]), ":***@")
     }
 
@@ -471,6 +459,9 @@ mod tests {
         let place = place("redis://me:s3cret@host");
         assert_eq!(place.scrub("at `redis://me:s3cret@host`"), "at `redis://me:***@host`");
         assert_eq!(place.scrub("to me:s3cret@host/1"), "to me:***@host/1");
+        let sentinels = self::place("redis+sentinel://a/s?sentinel_password=s3cret");
+        let scrubbed = sentinels.scrub("at `redis+sentinel://a/s?sentinel_password=s3cret`");
+        assert_eq!(scrubbed, "at `redis+sentinel://a/s?sentinel_password=***`");
     }
 
     /// A command gets the application's URL, unless it was ours.

@@ -6,7 +6,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod acquire;
-mod bench;
 mod child;
 mod common;
 mod config;

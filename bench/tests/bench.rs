@@ -1,10 +1,14 @@
-//! `tenure bench`.
+//! The program from outside: its figures, what it says, how it ends, and that it leaves nothing behind.
 
-use nix::sys::signal::Signal;
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tenure_testkit::servers::{RedisServer, Reply};
-
-use crate::common::{Done, Running, assert_matches, bare, done, wait_for};
+use tenure_testkit::wait::eventually_blocking;
 
 /// The figures of a Redis server, in their order, and the bars that they have to hold.
 const ON_REDIS: &[(&str, f64)] = &[
@@ -37,9 +41,32 @@ const ON_REDIS: &[(&str, f64)] = &[
     ("rslock/worst-wait", 1.0),
 ];
 
+/// What a finished run said and how it ended.
+#[derive(Debug)]
+struct Done {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// The program, with an environment that names no server.
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-bench"));
+    command.args(args).env_remove("TENURE_URL").stdin(Stdio::null());
+    command
+}
+
+fn done(args: &[&str]) -> Done {
+    told(program(args).output().unwrap())
+}
+
+fn told(output: Output) -> Done {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
 fn bench(server: &RedisServer, args: &[&str]) -> Done {
-    let url = server.url();
-    done(bare(["bench", "-u", &url, "--quick", "--rounds", "1"].iter().chain(args)))
+    done(&[&["-u", &server.url(), "--quick", "--rounds", "1"], args].concat())
 }
 
 fn keys(server: &RedisServer) -> Reply {
@@ -110,48 +137,45 @@ fn a_table_for_people() {
     let server = RedisServer::start();
     let run = bench(&server, &["--only", "requests/cycle"]);
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
-    assert_matches(
-        &run.out,
-        "FIGURE +OURS +BARE +RATIO +SPREAD +BAR +CPU +CPU BARE\n\
-         requests/cycle +2\\.00 +2\\.00 +1\\.00 +- +1\\.00 +- +-\n",
-    );
+    let table = "^FIGURE +OURS +BARE +RATIO +SPREAD +BAR +CPU +CPU BARE\n\
+                 requests/cycle +2\\.00 +2\\.00 +1\\.00 +- +1\\.00 +- +-\n$";
+    assert!(regex::Regex::new(table).unwrap().is_match(&run.out), "{run:?}");
 }
 
 /// The embedded engines are measured where no server is named, and another place is not touched.
 #[test]
 fn the_embedded_engines() {
-    let run = done(bare(["bench", "--quick", "--rounds", "1", "--json", "-q"]));
+    let run = done(&["--quick", "--rounds", "1", "--json", "-q"]);
     let report: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!((run.code, &report["backend"]), (Some(0), &"embedded".into()));
     let results = report["results"].as_array().unwrap();
     let names: Vec<_> = results.iter().map(|r| r["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["local/64", "macro/1", "held/10000", "file/waiting/10", "file/handover/10"]);
-    let run =
-        done(bare(["bench", "-u", "file:nowhere", "--quick", "--rounds", "1", "--only", "local"]));
+    let run = done(&["-u", "file:nowhere", "--quick", "--rounds", "1", "--only", "local"]);
     assert_eq!(run.code, Some(0));
-    assert!(run.err.starts_with(
-        "tenure: embedded engines are measured in a space of their own, not in file:nowhere\n"
-    ));
+    let said = "tenure-bench: embedded engines are measured in a space of their own, not in the one that was \
+                named\n";
+    assert!(run.err.starts_with(said), "{run:?}");
     assert!(!std::path::Path::new("nowhere").exists());
 }
 
 /// What cannot be measured is refused, in full.
 #[test]
 fn refusals() {
-    let run = done(bare(["bench", "--only", "nothing"]));
+    let run = done(&["--only", "nothing"]);
     assert_eq!(
         (run.code, run.out.as_str(), run.err.as_str()),
         (
             Some(64),
             "",
-            "tenure: error: no figure is called `nothing`; there are local/64, macro/1, held/10000, \
+            "tenure-bench: error: no figure is called `nothing`; there are local/64, macro/1, held/10000, \
              file/waiting/10, file/handover/10\n"
         )
     );
-    let run = done(bare(["bench", "-u", "zoo://:hunter2@h"]));
+    let run = done(&["-u", "zoo://:hunter2@h"]);
     assert_eq!(run.code, Some(64));
-    assert_eq!(run.err, "tenure: error: `zoo:` has no bench yet\n");
-    let run = done(bare(["bench", "-u", "redis://:hunter2@127.0.0.1:1"]));
+    assert_eq!(run.err, "tenure-bench: error: `zoo:` has no bench yet\n");
+    let run = done(&["-u", "redis://:hunter2@127.0.0.1:1"]);
     assert_eq!((run.code, run.out.as_str()), (Some(69), ""));
     assert!(!run.err.contains("hunter2"), "{}", run.err);
 }
@@ -167,15 +191,16 @@ fn an_interrupted_bench_leaves_nothing() {
 
 fn interrupted(figure: &str, enough: usize) {
     let server = RedisServer::start();
-    let running = Running::start(bare(["bench", "-u", &server.url(), "--only", figure]));
+    let mut command = program(&["-u", &server.url(), "--only", figure]);
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let count = || match keys(&server) {
         Reply::Many(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
-    wait_for("many keys to be there", || count() >= enough);
-    running.send(Signal::SIGINT);
-    let run = running.finish();
+    eventually_blocking("many keys to be there", || count() >= enough);
+    kill(Pid::from_raw(running.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    let run = told(running.wait_with_output().unwrap());
     assert_eq!((run.code, run.out.as_str()), (Some(130), ""));
-    assert_eq!(run.err, "tenure: stopped, nothing is left behind\n");
+    assert_eq!(run.err, "tenure-bench: stopped, nothing is left behind\n");
     assert_eq!(keys(&server), Reply::Many(vec![]));
 }
