@@ -14,16 +14,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// # Panics
 ///
 /// If it does not within [`DEADLINE`]; the message says `what` was waited for.
-pub async fn eventually<F>(what: &str, mut state: impl FnMut() -> F)
+pub async fn eventually<F>(what: &str, state: impl FnMut() -> F)
 where
     F: Future<Output = bool>,
 {
-    let poll = async {
-        while !state().await {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    };
-    within(what, poll).await;
+    within(what, until(state)).await;
+}
+
+/// Waits until `state` holds, however long that takes.
+pub async fn until<F>(mut state: impl FnMut() -> F)
+where
+    F: Future<Output = bool>,
+{
+    while !state().await {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Waits for `future` and gives its output.
@@ -32,9 +37,18 @@ where
 ///
 /// If it does not end within [`DEADLINE`]; the message says `what` was waited for.
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(DEADLINE, future).await {
+    in_time(DEADLINE, what, future).await
+}
+
+/// The same with another limit.
+///
+/// # Panics
+///
+/// If it does not end within `limit`.
+pub async fn in_time<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(limit, future).await {
         Ok(output) => output,
-        Err(_) => panic!("waited {DEADLINE:?} in vain: {what}"),
+        Err(_) => panic!("waited {limit:?} in vain: {what}"),
     }
 }
 

@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use tenure_core::Locker;
 use tenure_core::backend::Loss;
 use tenure_testkit::servers::{RedisServer, SentinelSet};
-use tenure_testkit::wait::{DEADLINE, eventually, pass, within};
+use tenure_testkit::wait::{eventually, in_time, pass, within};
 
 use crate::support::{LONG, ask, clients, cut_off_replicas, is_master, lock, locker_at, waiters};
+
+/// How soon a new master is used, and a loss is told: about 0.2 s, and longer on a busy machine.
+const SOON: Duration = Duration::from_millis(1_500);
 
 /// t38: a failover by hand, with the former master in good health: what is held stays held, who waits
 /// waits at the new master, and nobody of ours stays with the former one.
@@ -76,10 +79,11 @@ async fn t07_a_lock_that_no_replica_has() {
     let before = set.master();
     tokio::task::block_in_place(|| cut_off_replicas(&set));
     let held = a.lock("k").ttl(LONG).await.unwrap();
-    let (fence, died) = (held.fence(), Instant::now());
+    let fence = held.fence();
     before.kill();
-    assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
-    assert!(died.elapsed() < LONG / 2, "long before its ttl: {:?}", died.elapsed());
+    tokio::task::block_in_place(|| set.wait_for_another(before.port()));
+    // Long before the next renewal, which is a third of the ttl after the grant.
+    assert_eq!(in_time(SOON, "the loss", held.lost()).await, Loss::Gone);
     let next = within("b's turn", b.lock("k").ttl(LONG).into_future()).await.unwrap();
     assert!(next.fence() > fence);
     assert!(held.release().await.is_err());
@@ -137,50 +141,56 @@ async fn t15_a_master_that_comes_back_empty() {
     let held = a.lock("k").ttl(LONG).await.unwrap();
     let fence = held.fence();
     tokio::task::block_in_place(|| set.master().restart());
-    assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
+    assert_eq!(in_time(SOON, "the loss", held.lost()).await, Loss::Gone);
     let next = within("a lock", a.lock("k").into_future()).await.unwrap();
     assert!(next.fence() > fence);
     next.release().await.unwrap();
 }
 
-/// Locks and releases `key` until it is over. The longest pause between two.
+/// Locks and releases `key` until it is over, and then once more. The longest pause between two.
 async fn lock_again_and_again(a: Locker, key: String, over: Arc<AtomicBool>) -> Duration {
     let (mut longest, mut last) = (Duration::ZERO, Instant::now());
-    while !over.load(Ordering::Relaxed) {
-        if let Ok(guard) = a.lock(&key).ttl(LONG).await {
-            let _ = guard.release().await;
-            longest = longest.max(last.elapsed());
-            last = Instant::now();
+    loop {
+        let is_over = over.load(Ordering::Relaxed);
+        let Ok(guard) = a.lock(&key).ttl(LONG).await else { continue };
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        let _ = guard.release().await;
+        if is_over {
+            return longest;
         }
     }
-    longest
 }
 
-/// How long a key could not be locked while `deed` was done: the longest of several. Each was released
-/// again and again, also at the former master; none may stay closed for its ttl.
-async fn longest_pause(set: &SentinelSet, deed: impl FnOnce(&SentinelSet)) -> Duration {
+/// What `deed` cost those who lock.
+#[derive(Debug)]
+struct Cost {
+    /// How long a key could not be locked: the longest of several.
+    pause: Duration,
+    /// How long it took after `deed` until every key had been locked once more.
+    after: Duration,
+}
+
+/// Locks and releases several keys all the time while `deed` is done, also at the former master; none may stay closed
+/// for its ttl.
+async fn cost_of(set: &SentinelSet, deed: impl FnOnce(&SentinelSet)) -> Cost {
     let (a, over) = (locker_at(&set.url()).await, Arc::new(AtomicBool::new(false)));
     let busy = |n| tokio::spawn(lock_again_and_again(a.clone(), format!("k:{n}"), over.clone()));
     let busy: Vec<_> = (0..8).map(busy).collect();
     tokio::task::block_in_place(|| deed(set));
-    let b = locker_at(&set.url()).await;
-    within("a lock", b.lock("other").into_future()).await.unwrap().release().await.unwrap();
+    let done = Instant::now();
     over.store(true, Ordering::Relaxed);
-    let mut longest = Duration::ZERO;
+    let mut pause = Duration::ZERO;
     for one in busy {
-        longest = longest.max(within("the end", one).await.unwrap());
+        pause = pause.max(within("a lock after the deed", one).await.unwrap());
     }
-    longest
+    Cost { pause, after: done.elapsed() }
 }
 
-/// Recovery: what a failover costs those who lock, by hand and by death. The Sentinels of these tests
-/// take a server for dead after a second.
+/// Recovery: what a failover costs those who lock, by hand and by death. As soon as the Sentinels name the new master,
+/// every key can be locked there. The Sentinels of these tests take a server for dead after a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_after_each_kind_of_failover() {
-    let fail_over = |set: &SentinelSet| {
-        set.fail_over();
-    };
-    let by_hand = longest_pause(&SentinelSet::start(), fail_over).await;
     let by_death = |deed: fn(&RedisServer)| {
         move |set: &SentinelSet| {
             let before = set.master();
@@ -188,10 +198,18 @@ async fn recovery_after_each_kind_of_failover() {
             set.wait_for_another(before.port());
         }
     };
-    let killed = longest_pause(&SentinelSet::start(), by_death(RedisServer::kill)).await;
-    let stopped = longest_pause(&SentinelSet::start(), by_death(RedisServer::pause)).await;
-    println!("by hand {by_hand:.2?}, killed {killed:.2?}, stopped {stopped:.2?}");
-    assert!([by_hand, killed, stopped].iter().all(|pause| *pause < DEADLINE));
+    let by_hand = |set: &SentinelSet| {
+        set.fail_over();
+    };
+    let costs = [
+        ("by hand", cost_of(&SentinelSet::start(), by_hand).await),
+        ("killed", cost_of(&SentinelSet::start(), by_death(RedisServer::kill)).await),
+        ("stopped", cost_of(&SentinelSet::start(), by_death(RedisServer::pause)).await),
+    ];
+    for (how, cost) in costs {
+        println!("{how}: {cost:.2?}");
+        assert!(cost.after < SOON, "{how}: {cost:?}");
+    }
 }
 
 /// A Sentinel that dies and comes back costs nobody a lock: no other server becomes the master by that,
@@ -200,14 +218,14 @@ async fn recovery_after_each_kind_of_failover() {
 async fn a_sentinel_dies() {
     let set = SentinelSet::start();
     let before = set.master().port();
-    let pause = longest_pause(&set, |set| {
+    let cost = cost_of(&set, |set| {
         set.sentinels()[1].kill();
         pass(Duration::from_secs(2));
         set.sentinels()[1].restart();
         set.wait_until_whole();
     });
-    let pause = pause.await;
-    println!("a Sentinel killed, and back: {pause:.2?}");
+    let cost = cost.await;
+    println!("a Sentinel killed, and back: {cost:.2?}");
     assert_eq!(set.master().port(), before);
-    assert!(pause < Duration::from_secs(2), "{pause:?}");
+    assert!(cost.pause < Duration::from_secs(2), "{cost:?}");
 }

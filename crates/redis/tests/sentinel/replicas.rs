@@ -145,7 +145,7 @@ fn a_runtime_that_stands_still_holds_up_nobody() {
 async fn one_server_without_replicas() {
     let server = RedisServer::start();
     let a = Locker::new(redis_at(&format!("{}?replicas=1", server.url())).await.unwrap());
-    let error = a.lock("k").ttl(Duration::from_secs(5)).await.unwrap_err();
+    let error = a.lock("k").ttl(LONG).await.unwrap_err();
     assert!(whole(&error).contains("0 of 1 replicas"), "{}", whole(&error));
     eventually("nothing to be left", || async { lock(&server, "k").is_none() }).await;
     let refused = Redis::builder(&server.url()).replicas(65).connect_later().unwrap_err();
