@@ -12,7 +12,8 @@ use crate::support::Nodes;
 /// Locks, changes a number that only a holder may change, and gives back, so many times.
 async fn work(locker: Locker, number: Arc<AtomicU64>, times: u64) {
     for _ in 0..times {
-        let guard = locker.lock("k").await.unwrap();
+        // So long that nobody gets a turn by expiry.
+        let guard = locker.lock("k").ttl(Duration::from_secs(300)).await.unwrap();
         let before = number.load(Ordering::SeqCst);
         tokio::task::yield_now().await;
         number.store(before + 1, Ordering::SeqCst);
