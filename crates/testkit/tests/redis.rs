@@ -42,13 +42,17 @@ mod redis {
 /// Processes that are stopped, killed, forked, or leave.
 mod process {
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
-    use tenure_core::Locker;
+    use tenure_core::{Error, Guard, Locker};
     use tenure_redis::Redis;
     use tenure_testkit::clock::WallClock;
     use tenure_testkit::process::Program;
     use tenure_testkit::servers::RedisServer;
-    use tenure_testkit::wait::{eventually, within};
+    use tenure_testkit::wait::in_time;
+
+    /// The ttl of [`holds`].
+    const TTL: Duration = Duration::from_millis(600);
 
     fn holder(command: &str, server: &RedisServer) -> Command {
         let mut holder = Command::new(env!("CARGO_BIN_EXE_holder"));
@@ -71,6 +75,11 @@ mod process {
         Locker::new(Redis::connect(&server.url()).await.expect("the server can be used"))
     }
 
+    /// The rival's lock, which comes when `left` of the holder's lease is over, and no second later.
+    async fn turn_after(left: Duration, turn: impl Future<Output = Result<Guard, Error>>) -> Guard {
+        in_time(left + Duration::from_secs(1), "the rival's turn", turn).await.unwrap()
+    }
+
     /// t01: the lock of a process that is stopped for longer than its ttl goes to a rival, and stays
     /// the rival's when the process goes on.
     #[tokio::test]
@@ -80,7 +89,7 @@ mod process {
         let shown = rival.inspect("k").await.unwrap().unwrap();
         assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, program.pid());
         program.stop();
-        let guard = within("the rival's turn", rival.lock("k").into_future()).await.unwrap();
+        let guard = turn_after(TTL, rival.lock("k").into_future()).await;
         let mut program = program;
         program.forget_lines();
         program.go_on();
@@ -98,10 +107,9 @@ mod process {
         let (mut program, rival) = (holds(&server), locker(&server).await);
         let wait = tokio::spawn(rival.lock("k").into_future());
         program.kill();
-        let guard = within("the rival's turn", wait).await.unwrap().unwrap();
+        let guard = turn_after(TTL, async { wait.await.unwrap() }).await;
         guard.release().await.unwrap();
-        eventually("nothing to be left", || async { rival.inspect("k").await.unwrap().is_none() })
-            .await;
+        assert!(rival.inspect("k").await.unwrap().is_none(), "nothing is left");
     }
 
     /// t53: a forked child neither releases nor locks; the parent keeps what it holds.
@@ -121,11 +129,15 @@ mod process {
     async fn t54_a_process_that_exits() {
         let server = RedisServer::start();
         let rival = locker(&server).await;
-        let mut program = Program::spawn(holder("exit", &server).arg("--ttl=1s"));
+        let mut program = Program::spawn(holder("exit", &server).arg("--ttl=2s"));
         program.wait_for("held");
         assert!(program.wait().success());
-        assert!(rival.inspect("k").await.unwrap().is_some(), "nobody has released it");
-        let guard = within("the rival's turn", rival.lock("k").into_future()).await.unwrap();
+        let asked = Instant::now();
+        let shown = rival.inspect("k").await.unwrap().expect("nobody has released it");
+        let left = shown.holders[0].holder.lease_left.unwrap();
+        let guard = turn_after(left, rival.lock("k").into_future()).await;
+        // Servers count in whole milliseconds.
+        assert!(asked.elapsed() + Duration::from_millis(2) > left, "nobody has released it");
         assert!(guard.is_held());
     }
 
@@ -147,7 +159,7 @@ mod process {
             fences.push(program.wait_for("held").parse::<u64>().unwrap());
             clock.set(offset);
             let shown = rival.inspect("k").await.unwrap().expect("it is held");
-            assert!(shown.holders[0].holder.lease_left <= Some(std::time::Duration::from_secs(1)));
+            assert!(shown.holders[0].holder.lease_left <= Some(Duration::from_secs(1)));
             program.wait_for("released");
         }
         assert!(program.wait().success());

@@ -3,8 +3,7 @@
 use tenure_core::{Locker, Released, blocking};
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, within};
 
 /// Runs `work` on a thread that no runtime knows.
 async fn on_a_thread<T: Send + 'static>(

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are, within};
 
 /// A10: a dropped wait of another process is gone from the queue, and the next one gets the lock.
 pub async fn a_dropped_wait_leaves_nothing<F: Fixture>(f: &F) {

@@ -11,9 +11,10 @@ use tenure_core::backend::{
 use tenure_core::{Claim, Key, Lease, Terms, Token};
 
 use super::Fixture;
-use crate::wait::{eventually, within};
+use super::support::{eventually, within};
 
-const TTL: Duration = Duration::from_secs(20);
+/// Longer than anything is waited for.
+const TTL: Duration = Duration::from_secs(60);
 
 type Store = Arc<dyn Backend>;
 

@@ -3,8 +3,7 @@
 use tenure_core::{Fence, FenceCheck, Locker};
 
 use super::Fixture;
-use super::support::{hold, is_lost, soon_lost, start};
-use crate::wait::within;
+use super::support::{hold, is_lost, soon_lost, start, within};
 
 /// Locks, releases, and says which fence it was.
 async fn next_fence(locker: &Locker, key: &str) -> Fence {

@@ -6,8 +6,7 @@ use tenure_core::Renew;
 use tenure_core::backend::Loss;
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, is_lost, look, passes};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, is_lost, look, passes, within};
 
 /// A14: a lock is kept past its ttl by renewal.
 pub async fn renewal_keeps_a_lock<F: Fixture>(f: &F) {

@@ -5,8 +5,7 @@ use std::time::Duration;
 use tenure_core::backend::Loss;
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, is_lost, refused, soon_lost, start};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, is_lost, refused, soon_lost, start, within};
 
 /// A15: `lost` resolves, `is_held` turns false, and `release` says that it was lost and why.
 pub async fn a_loss_is_signalled<F: Fixture>(f: &F) {

@@ -7,11 +7,10 @@ use std::time::Duration;
 use tenure_core::{Locker, Renew};
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, start};
+use super::support::{becomes_free, can_be_had, hold, start, within};
 use crate::history::Recorder;
 use crate::judge::Judge;
 use crate::register::Register;
-use crate::wait::within;
 
 /// A7: a lock held by another process is `None` for an attempt, not an error.
 pub async fn busy_is_none<F: Fixture>(f: &F) {

@@ -6,8 +6,7 @@ use tenure_core::backend::Loss;
 use tenure_core::{Fence, Guard, Locker, Owner, Reentry, Released};
 
 use super::Fixture;
-use super::support::{can_be_had, hold, is_lost, refused, soon_lost, start};
-use crate::wait::within;
+use super::support::{can_be_had, hold, is_lost, refused, soon_lost, start, within};
 
 async fn take(locker: &Locker, key: &str, owner: &Owner) -> Guard {
     let request = locker.lock(key).owner(owner.clone());

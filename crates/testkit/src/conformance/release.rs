@@ -3,8 +3,7 @@
 use tenure_core::Released;
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, look, start};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, look, start, within};
 
 /// A released lock is free when `release` returns, and nothing is left of it.
 pub async fn release_frees<F: Fixture>(f: &F) {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use tenure_core::Owner;
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, refused};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, refused, within};
 
 /// A11: the body's value comes back, and the lock is free.
 pub async fn a_value_comes_back<F: Fixture>(f: &F) {

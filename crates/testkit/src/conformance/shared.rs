@@ -3,8 +3,7 @@
 use tenure_core::{Owner, Released};
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, refused};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, refused, within};
 
 /// A17: two processes of one shared owner hold a lock together, and the last release frees it; an
 /// engine that cannot count them says that it is unsupported.

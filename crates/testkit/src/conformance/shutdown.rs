@@ -5,8 +5,7 @@ use std::time::Duration;
 use tenure_core::backend::Loss;
 
 use super::Fixture;
-use super::support::{becomes_free, can_be_had, hold, is_lost, refused, start};
-use crate::wait::within;
+use super::support::{becomes_free, can_be_had, hold, is_lost, refused, start, within};
 
 /// A26: after a shutdown every claim errs as closed, and other processes are not concerned.
 pub async fn nothing_new<F: Fixture>(f: &F) {

@@ -8,7 +8,23 @@ use std::time::Duration;
 use tenure_core::backend::{LockInfo, Loss};
 use tenure_core::{Guard, Locker};
 
-use crate::wait::{eventually, within};
+use crate::wait::{in_time, until};
+
+/// How long a state may take to come. A lock with the default ttl of 30 s is renewed every 10 s, so it has 20 s left
+/// whenever it is released: what comes in this time comes by the release, not by expiry.
+const SOON: Duration = Duration::from_secs(15);
+/// How late a loss may be.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Waits for `future`, for at most [`SOON`].
+pub(super) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    in_time(SOON, what, future).await
+}
+
+/// Waits until `state` holds, for at most [`SOON`].
+pub(super) async fn eventually<F: Future<Output = bool>>(what: &str, state: impl FnMut() -> F) {
+    within(what, until(state)).await;
+}
 
 /// A future that has been polled once and waits. Await it for the rest.
 pub struct Started<T>(Pin<Box<dyn Future<Output = T> + Send>>);
@@ -87,9 +103,11 @@ pub(super) async fn waiters_are(locker: &Locker, key: &str, count: usize) {
     eventually(&format!("{count} waiters to be shown"), shown).await;
 }
 
-/// Waits for the loss of `guard`, and checks that it is one in every respect.
+/// Waits for the loss of `guard`, and checks that it is one in every respect: it is told when nothing is left of the
+/// lease, at the latest.
 pub(super) async fn is_lost(guard: &Guard) -> Loss {
-    let loss = within("the loss to be signalled", guard.lost()).await;
+    let limit = guard.remaining().min(SOON) + LATE;
+    let loss = in_time(limit, "the loss to be signalled", guard.lost()).await;
     assert!(!guard.is_held(), "a lost lock is not held");
     assert_eq!(guard.remaining(), Duration::ZERO, "nothing is left of a lost lock");
     loss

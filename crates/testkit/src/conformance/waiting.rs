@@ -6,9 +6,8 @@ use std::time::Duration;
 use tenure_core::{Error, Guard, Locker, WithinProcess};
 use tokio::sync::oneshot;
 
-use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are};
+use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are, within};
 use super::{Fixture, Started};
-use crate::wait::within;
 
 /// A8: a bounded wait ends as a timeout, and not before its time.
 pub async fn a_bounded_wait_times_out<F: Fixture>(f: &F) {

@@ -10,8 +10,8 @@ use tenure_core::watch::{Event, What};
 use tenure_core::{Claim, Client, Holder, Key, Locker, Terms, Token, Watch};
 
 use super::Fixture;
-use super::support::{hold, look, start, waiters_are};
-use crate::wait::{lapse, within};
+use super::support::{hold, look, start, waiters_are, within};
+use crate::wait::lapse;
 
 async fn watch(f: &impl Fixture, locker: &Locker) -> Watch {
     locker.watch(&format!("{}:*", f.namespace())).await.unwrap()
