@@ -316,7 +316,9 @@ fn look_at(engine: &Arc<Engine>, due: Vec<Arc<Lease>>) {
         if lease.ended().is_some() {
             continue;
         }
-        if lease.next_renewal() <= soon {
+        // One that the server may have lost is renewed until the server has answered.
+        let doubted = lease.is_doubted() && lease.next_renewal() != Time::NEVER;
+        if doubted || lease.next_renewal() <= soon {
             begin(engine, &lease);
         } else {
             engine.reschedule(&lease);

@@ -1,7 +1,7 @@
 //! Renewals: who gets one, and what its answer, or the lack of one, comes to.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -77,6 +77,52 @@ async fn a_grant_needs_no_renewal() {
     let guard = within("a free lock", locker.lock("k").renew(Renew::Off).into_future()).await;
     guard.unwrap().release().await.unwrap();
     assert_eq!(renewals.begun.load(Ordering::Acquire), 0);
+}
+
+/// Knows nothing at the first renewal, as a server that has just come back.
+struct Starting {
+    notices: broadcast::Sender<Notice>,
+    asked: AtomicUsize,
+}
+
+impl Meddler for Starting {
+    fn renew<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        if self.asked.fetch_add(1, Ordering::AcqRel) > 0 {
+            return inner.renew(leases, answers);
+        }
+        let fault = Fault::new(FaultKind::Unavailable, "not yet");
+        (0..leases.len()).for_each(|at| answers(at, Renewal::Unknown(fault.clone())));
+        Box::pin(async {})
+    }
+
+    fn notices(&self, _: &dyn Backend) -> Notices {
+        Notices::of(&self.notices)
+    }
+}
+
+/// A renewal that is made because the connection came back, and brings no answer, is soon made again, not
+/// only when the lease is due.
+#[tokio::test]
+async fn a_renewal_after_a_reconnect_is_repeated() {
+    let (clock, memory) = still();
+    let (notices, asked) = (broadcast::Sender::new(8), AtomicUsize::new(0));
+    let starting = Arc::new(Starting { notices, asked });
+    let locker = meddled(&memory, &starting);
+    let guard = locker.lock("k").ttl(Duration::from_secs(60)).await.unwrap();
+    let asked = async |times| {
+        eventually("a renewal", || async { starting.asked.load(Ordering::Acquire) == times }).await;
+    };
+    starting.notices.send(Notice::Reconnected).unwrap();
+    asked(1).await;
+    memory.expire("k").unwrap();
+    clock.advance(Duration::from_secs(2));
+    asked(2).await;
+    within("the loss", guard.lost()).await;
 }
 
 /// Says what the test tells it to, and notes which locks are renewed.
