@@ -4,7 +4,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::sync::{PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -20,6 +20,8 @@ use crate::url::Address;
 
 /// How often one node is asked though nothing is odd.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+/// And while a node is dead that is to be replaced: its leases are renewed at the new one, or lost.
+const ASK_SOON: Duration = Duration::from_millis(200);
 /// How many are asked at a time when something is: one of them may be behind, or cut off.
 const AT_ONCE: usize = 5;
 /// How long the others are waited for when one has answered.
@@ -149,10 +151,12 @@ impl Nodes {
 
 /// Asks for as long as there is anybody who wants to know.
 async fn watch_over(nodes: Weak<Nodes>) {
-    while let Some(doubt) = nodes.upgrade().map(|nodes| nodes.doubt.clone()) {
+    let state = |nodes: Arc<Nodes>| (nodes.doubt.clone(), nodes.miss_any());
+    while let Some((doubt, missing)) = nodes.upgrade().map(state) {
+        let every = if missing { ASK_SOON } else { ASK_EVERY };
         let at_once = tokio::select! {
             () = doubt.notified() => AT_ONCE,
-            () = tokio::time::sleep(jittered(ASK_EVERY)) => 1,
+            () = tokio::time::sleep(jittered(every)) => 1,
         };
         let Some(nodes) = nodes.upgrade() else { return };
         let one = nodes.asking().await;

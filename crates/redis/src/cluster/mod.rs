@@ -222,15 +222,22 @@ impl Shared {
         }
     }
 
-    /// Keeps the connections for renewals from being silently dead, each by itself.
+    /// Keeps the connections for renewals from being silently dead, each by itself. A node that has locks
+    /// of ours has one before their first renewal: else nobody would notice that it came back empty.
     async fn tend_once(&self) {
         self.nodes.keep_watch();
         let here = Handle::current();
         let nodes = self.nodes.all();
         together(nodes.iter().map(|node| -> BoxFuture<'_, ()> {
-            let renewals = &node.keeper().renewals;
-            renewals.settle_on(here.clone());
-            Box::pin(renewals.ping())
+            let keeper = node.keeper();
+            keeper.renewals.settle_on(here.clone());
+            Box::pin(async {
+                match keeper.renewals.current().is_none() && keeper.commands.is_connected() {
+                    // What is wrong is noted on the way.
+                    true => drop(keeper.renewals.live().await),
+                    false => keeper.renewals.ping().await,
+                }
+            })
         }))
         .await;
         self.release_earlier().await;

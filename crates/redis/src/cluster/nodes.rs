@@ -243,6 +243,11 @@ impl Nodes {
         known.nodes.values().filter(|node| known.map.has_any(node)).cloned().collect()
     }
 
+    /// Whether a node is dead whose slots nobody has taken over yet.
+    pub(super) fn miss_any(&self) -> bool {
+        self.known().nodes.values().any(|node| !node.serves.load(Ordering::Acquire))
+    }
+
     /// How many slots have a master in good health.
     pub(super) fn served(&self) -> usize {
         let known = self.known();
@@ -304,8 +309,8 @@ impl Nodes {
         learnt.behind
     }
 
-    /// Notices which nodes serve no more. What they knew may be lost, so every lease is to be renewed;
-    /// those that are not even masters are let go of.
+    /// Notices which nodes serve no more, and lets go of those whose slots others have: what they knew may
+    /// be lost, so every lease is to be renewed there. Before that there is nobody to renew it.
     fn dismiss(&self, known: &mut Known, view: &View) {
         let serving =
             |address: &Address| view.0.iter().any(|seen| seen.serves && seen.address == *address);
@@ -314,12 +319,12 @@ impl Nodes {
             let serves = serving(address);
             if node.serves.swap(serves, Ordering::AcqRel) && !serves {
                 tracing::info!(%address, "a node of the cluster is no master any more");
-                // Nobody may be listening yet, or any more.
-                let _ = self.notices.send(Notice::Reconnected);
             }
             let keep = serves || map.has_any(node);
             if !keep {
                 node.close();
+                // Nobody may be listening yet, or any more.
+                let _ = self.notices.send(Notice::Reconnected);
             }
             keep
         });

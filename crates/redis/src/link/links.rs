@@ -46,6 +46,11 @@ impl Links {
         &self.first
     }
 
+    /// Whether any of them has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.all().any(|link| link.current().is_some())
+    }
+
     /// Makes connections live on this runtime from now on.
     pub(crate) fn settle_on(&self, home: &Handle) {
         self.all().for_each(|link| link.settle_on(home.clone()));
