@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use tenure_core::Locker;
 use tenure_core::backend::Loss;
 use tenure_testkit::servers::{RedisCluster, RedisServer};
-use tenure_testkit::wait::{DEADLINE, eventually, eventually_blocking, lapse, within};
+use tenure_testkit::wait::{eventually, eventually_blocking, lapse, within};
 
-use crate::support::{LONG, ask, home, lock, locker_at, other, slot, waiters};
+use crate::support::{LONG, ask, home, lock, locker_at, one_waits, other, slot};
+
+/// How much later than the nodes we may be.
+const LATE: Duration = Duration::from_secs(1);
 
 /// t37: a failover by hand: what is held stays held, and who waits waits at the new master.
 #[tokio::test(flavor = "multi_thread")]
@@ -19,9 +22,9 @@ async fn t37_a_failover_by_hand() {
     let held = a.lock("k").ttl(LONG).await.unwrap();
     let waiting = tokio::spawn(b.lock("k").ttl(LONG).into_future());
     let before = home(&cluster, "k");
-    eventually("b to wait", || async { waiters(before, "k") == ["push"] }).await;
+    eventually("b to wait", || async { one_waits(before, "k") }).await;
     let after = tokio::task::block_in_place(|| cluster.fail_over(before));
-    eventually("b to wait there", || async { waiters(after, "k") == ["push"] }).await;
+    eventually("b to wait there", || async { one_waits(after, "k") }).await;
     assert!(held.is_held());
     let fence = held.fence();
     held.release().await.unwrap();
@@ -72,10 +75,13 @@ async fn t07_a_lock_that_no_replica_has() {
     let before = home(&cluster, "k");
     tokio::task::block_in_place(|| cut_off_replica(&cluster, before));
     let held = a.lock("k").ttl(LONG).await.unwrap();
-    let (fence, died) = (held.fence(), Instant::now());
+    let fence = held.fence();
     before.kill();
+    tokio::task::block_in_place(|| cluster.wait_for_another(slot(&cluster, "k"), before));
+    let replaced = Instant::now();
     assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
-    assert!(died.elapsed() < LONG / 2, "long before its ttl: {:?}", died.elapsed());
+    println!("told {:.2?} after there was a new master", replaced.elapsed());
+    assert!(replaced.elapsed() < LATE, "{:?}", replaced.elapsed());
     let next = within("b's turn", b.lock("k").ttl(LONG).into_future()).await.unwrap();
     assert!(next.fence() > fence);
     assert!(held.release().await.is_err());
@@ -120,8 +126,16 @@ async fn t15_a_master_that_comes_back_empty() {
     let a = locker_at(&cluster.url()).await;
     let held = a.lock("k").ttl(LONG).await.unwrap();
     let fence = held.fence();
-    tokio::task::block_in_place(|| home(&cluster, "k").restart());
+    tokio::task::block_in_place(|| {
+        home(&cluster, "k").restart();
+        // Until then it says that the cluster is down.
+        cluster.wait_until_whole();
+    });
+    let back = Instant::now();
     assert_eq!(within("the loss", held.lost()).await, Loss::Gone);
+    println!("told {:.2?} after it was back", back.elapsed());
+    // A renewal that is not answered is repeated after a second.
+    assert!(back.elapsed() < LATE * 2, "{:?}", back.elapsed());
     let next = within("a lock", a.lock("k").into_future()).await.unwrap();
     assert!(next.fence() > fence);
     next.release().await.unwrap();
@@ -173,17 +187,18 @@ async fn lock_again_and_again(a: Locker, key: String, over: Arc<AtomicBool>) -> 
     longest
 }
 
-/// How long a key could not be locked while `deed` was done to its master: the longest of several. None may
-/// stay closed for its ttl.
-async fn longest_pause(deed: impl FnOnce(&RedisCluster, &RedisServer)) -> Duration {
+/// How long a key could not be locked while `deed` was done to its master, the longest of several, and how
+/// long the nodes took until all of them knew the new one. None may stay closed for its ttl.
+async fn longest_pause(deed: impl FnOnce(&RedisCluster, &RedisServer)) -> Pause {
     let cluster = RedisCluster::start();
     let (a, over) = (locker_at(&cluster.url()).await, Arc::new(AtomicBool::new(false)));
     // All in one slot.
     let busy =
         |n| tokio::spawn(lock_again_and_again(a.clone(), format!("{{k}}:{n}"), over.clone()));
     let busy: Vec<_> = (0..8).map(busy).collect();
-    let master = home(&cluster, "{k}:0");
+    let (master, begun) = (home(&cluster, "{k}:0"), Instant::now());
     tokio::task::block_in_place(|| deed(&cluster, master));
+    let nodes = begun.elapsed();
     let b = locker_at(&cluster.url()).await;
     within("a lock", b.lock("{k}:other").into_future()).await.unwrap().release().await.unwrap();
     over.store(true, Ordering::Relaxed);
@@ -191,31 +206,41 @@ async fn longest_pause(deed: impl FnOnce(&RedisCluster, &RedisServer)) -> Durati
     for one in busy {
         longest = longest.max(within("the end", one).await.unwrap());
     }
-    longest
+    Pause { longest, nodes }
 }
 
-/// Recovery: what a failover costs those who lock, by hand and by death, and what the move of a slot does.
-/// The nodes of these tests take another for dead after a second.
+#[derive(Debug)]
+struct Pause {
+    longest: Duration,
+    nodes: Duration,
+}
+
+impl Pause {
+    /// Fails if we have added more than a little to what the nodes took.
+    fn check(&self, what: &str) {
+        println!("{what}: {self:.2?}");
+        assert!(self.longest < self.nodes + LATE, "{what}: {self:?}");
+    }
+}
+
+/// Recovery: what a failover costs those who lock, by hand and by death, and what the move of a slot does:
+/// hardly more than it takes the nodes, which take another for dead after a second here.
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_after_each_kind_of_failover() {
     let by_hand = longest_pause(|cluster, master| {
         cluster.fail_over(master);
-    })
-    .await;
+    });
+    by_hand.await.check("by hand");
     let by_death = |deed: fn(&RedisServer)| {
         move |cluster: &RedisCluster, master: &RedisServer| {
             deed(master);
             cluster.wait_for_another(slot(cluster, "{k}:0"), master);
         }
     };
-    let killed = longest_pause(by_death(RedisServer::kill)).await;
-    let stopped = longest_pause(by_death(RedisServer::pause)).await;
+    longest_pause(by_death(RedisServer::kill)).await.check("killed");
+    longest_pause(by_death(RedisServer::pause)).await.check("stopped");
     let moved = longest_pause(|cluster, _| {
         cluster.move_slot(slot(cluster, "{k}:0"), other(cluster, "{k}:0"));
-    })
-    .await;
-    println!(
-        "by hand {by_hand:.2?}, killed {killed:.2?}, stopped {stopped:.2?}, moved {moved:.2?}"
-    );
-    assert!([by_hand, killed, stopped, moved].iter().all(|pause| *pause < DEADLINE));
+    });
+    moved.await.check("moved");
 }

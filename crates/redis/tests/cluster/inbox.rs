@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_testkit::servers::{RedisCluster, Reply};
 use tenure_testkit::wait::{eventually, within};
 
-use crate::support::{LONG, ask, calls, home, locker_at, other, slot, waiters};
+use crate::support::{LONG, ask, calls, home, locker_at, one_waits, other, slot, waiters};
 
 /// A24: the next one is told by one message: it does not ask again.
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +125,7 @@ async fn a_hot_process_lets_others_in() {
     let home = home(&cluster, "k");
     let held = a.lock("k").ttl(LONG).await.unwrap();
     let other = tokio::spawn(b.lock("k").ttl(LONG).into_future());
-    eventually("b to wait", || async { waiters(home, "k") == ["push"] }).await;
+    eventually("b to wait", || async { one_waits(home, "k") }).await;
     let hot = |_| {
         let a = a.clone();
         tokio::spawn(async move {

@@ -6,7 +6,7 @@ use tenure_core::Owner;
 use tenure_testkit::servers::{RedisCluster, RedisServer};
 use tenure_testkit::wait::{eventually, lapse, within};
 
-use crate::support::{LONG, home, keys, lock, locker_at, other, slot, waiters};
+use crate::support::{LONG, home, keys, lock, locker_at, one_waits, other, slot};
 
 /// Names in one slot.
 const NAMES: [&str; 5] = ["{s}:held", "{s}:free", "{s}:waited", "{s}:shared", "{s}:asked"];
@@ -84,9 +84,9 @@ async fn t36_a_slot_that_is_waited_in() {
     let (there, from, to) = (slot(&cluster, name), home(&cluster, name), other(&cluster, name));
     let held = a.lock(name).ttl(LONG).await.unwrap();
     let waiting = tokio::spawn(b.lock(name).ttl(LONG).into_future());
-    eventually("b to wait", || async { waiters(from, name) == ["push"] }).await;
+    eventually("b to wait", || async { one_waits(from, name) }).await;
     cluster.move_slot(there, to);
-    eventually("b to be told there", || async { waiters(to, name) == ["push"] }).await;
+    eventually("b to be told there", || async { one_waits(to, name) }).await;
     let fence = held.fence();
     held.release().await.unwrap();
     let next = within("b's turn", waiting).await.unwrap().unwrap();

@@ -6,12 +6,14 @@ use std::time::Duration;
 use tenure_core::{Error, Locker};
 use tenure_redis::Redis;
 use tenure_testkit::servers::{RedisServer, Reply, SentinelSet};
-use tenure_testkit::wait::eventually_blocking;
+use tenure_testkit::wait::{DEADLINE, eventually_blocking};
 
 /// Short, so that a silent server is found out soon.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
-/// Longer than any failover here.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Neither the end nor the next renewal of such a lease, a third of it later, comes before a test gives up
+/// waiting: what is seen has another cause.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+const _: () = assert!(LONG.as_secs() / 3 > DEADLINE.as_secs());
 
 /// A client of whatever is at `url`, with short time-outs.
 pub(crate) async fn redis_at(url: &str) -> Result<Redis, Error> {
