@@ -187,10 +187,11 @@ fn unwrapped<'a>(word: &'a str, rest: &'a str) -> (&'a str, &'a str) {
         false => rest.rsplit_once(PLACE).map(|(_, placed)| placed),
     };
     let (word, rest) = match placed.and_then(|placed| placed.split_once(": ")) {
-        Some((_, said)) => match said.strip_prefix('-') {
-            Some(said) => said.split_once(' ').unwrap_or((said, "")),
-            None => ("ERR", said),
-        },
+        Some((_, said)) => {
+            let said = said.strip_prefix('-').unwrap_or(said);
+            let known = |(word, _): &(&str, &str)| WORDS.iter().any(|(known, ..)| known == word);
+            said.split_once(' ').filter(known).unwrap_or(("ERR", said))
+        }
         None => (word, rest),
     };
     // A key that goes under a script, while its slot moves to another node, is asked for there.
@@ -404,6 +405,8 @@ mod tests {
             assert_eq!((replica.cause(), replica.word()), (Cause::Demoted, "READONLY"));
             let broken = of("-MISCONF Redis is BUSY and LOADING");
             assert_eq!((broken.cause(), broken.word()), (Cause::Refused, "MISCONF"));
+            let other = of("WRONGTYPE Operation against a key holding the wrong kind of value");
+            assert_eq!(other.cause(), Cause::WrongType);
             let denied = of("The user executing the script can't run this command or subcommand");
             assert!(denied.to_string().contains(NOPERM), "{denied}");
         }

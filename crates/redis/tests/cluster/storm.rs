@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tenure_core::{Fence, Locker};
 use tenure_testkit::servers::RedisCluster;
-use tenure_testkit::wait::within;
+use tenure_testkit::wait::{pass, within};
 
-use crate::support::{LONG, locker_at};
+use crate::support::{LONG, locker_at, other, slot};
 
 const TASKS: usize = 256;
 const KEYS: usize = 64;
 const FAILOVERS: usize = 8;
+const MOVES: usize = 12;
 
 /// What the tasks know of the keys: who is inside, and the highest fence that was seen.
 #[derive(Default)]
@@ -53,11 +55,17 @@ impl Register {
     }
 }
 
-async fn work(locker: Locker, number: usize, register: Arc<Register>, over: Arc<AtomicBool>) {
+async fn work(
+    locker: Locker,
+    number: usize,
+    name: fn(usize) -> String,
+    register: Arc<Register>,
+    over: Arc<AtomicBool>,
+) {
     let mut turn = number;
     while !over.load(Ordering::Relaxed) {
         turn = turn.wrapping_mul(31).wrapping_add(17);
-        let key = format!("k:{}", turn % KEYS);
+        let key = name(turn);
         match locker.lock(&key).ttl(LONG).await {
             Ok(guard) => {
                 register.enter(&key, guard.fence());
@@ -72,30 +80,59 @@ async fn work(locker: Locker, number: usize, register: Arc<Register>, over: Arc<
     }
 }
 
-/// t37: 256 tasks of four processes and 8 failovers: no reply is another's, nobody is inside with somebody
-/// else, fences rise, and all of them come to an end.
-#[tokio::test(flavor = "multi_thread")]
-async fn t37_a_storm_of_failovers() {
-    let cluster = RedisCluster::start();
+/// Has so many tasks of four processes at work while `deed` is done. How often they had a lock.
+async fn storm(
+    cluster: &RedisCluster,
+    tasks: usize,
+    name: fn(usize) -> String,
+    deed: impl FnOnce(),
+) -> u64 {
     let (register, over) = (Arc::<Register>::default(), Arc::<AtomicBool>::default());
     let mut lockers = Vec::new();
     for _ in 0..4 {
         lockers.push(locker_at(&cluster.url()).await);
     }
-    let tasks: Vec<_> = (0..TASKS)
-        .map(|n| tokio::spawn(work(lockers[n % 4].clone(), n, register.clone(), over.clone())))
-        .collect();
-    tokio::task::block_in_place(|| {
-        for number in 0..FAILOVERS {
-            let masters = cluster.masters();
-            cluster.fail_over(masters[number % masters.len()]);
-        }
-    });
+    let work = |n: usize| work(lockers[n % 4].clone(), n, name, register.clone(), over.clone());
+    let tasks: Vec<_> = (0..tasks).map(|n| tokio::spawn(work(n))).collect();
+    tokio::task::block_in_place(deed);
     over.store(true, Ordering::Relaxed);
     for task in tasks {
         within("a task to end", task).await.unwrap();
     }
     let (cycles, errors) = (&register.cycles, &register.errors);
-    println!("{FAILOVERS} failovers, {cycles:?} cycles, {errors:?} errors");
-    assert!(cycles.load(Ordering::Relaxed) > 1_000);
+    println!("{cycles:?} cycles, {errors:?} errors");
+    cycles.load(Ordering::Relaxed)
+}
+
+/// t37: 256 tasks of four processes and 8 failovers: no reply is another's, nobody is inside with somebody
+/// else, fences rise, and all of them come to an end.
+#[tokio::test(flavor = "multi_thread")]
+async fn t37_a_storm_of_failovers() {
+    let cluster = RedisCluster::start();
+    let fail_over = || {
+        for number in 0..FAILOVERS {
+            let masters = cluster.masters();
+            cluster.fail_over(masters[number % masters.len()]);
+        }
+    };
+    let cycles = storm(&cluster, TASKS, |turn| format!("k:{}", turn % KEYS), fail_over).await;
+    assert!(cycles > 1_000);
+}
+
+/// t36: the same while their slot goes to and fro between nodes whose clocks are half a second apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn t36_a_storm_of_moves() {
+    let cluster = RedisCluster::start_masters_with_clocks();
+    let there = slot(&cluster, "{k}:0");
+    cluster.owner(there).clock().set("+0.5s");
+    let to_and_fro = || {
+        for _ in 0..MOVES {
+            cluster.begin_move(there, other(&cluster, "{k}:0"));
+            // Some locks are on either node.
+            pass(Duration::from_millis(200));
+            cluster.move_slot(there, other(&cluster, "{k}:0"));
+        }
+    };
+    let cycles = storm(&cluster, 16, |turn| format!("{{k}}:{}", turn % 4), to_and_fro).await;
+    assert!(cycles > 100);
 }
