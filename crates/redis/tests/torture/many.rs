@@ -125,6 +125,23 @@ fn t51_shutdown_after_the_runtime_has_ended() {
     assert_eq!(get(&server, "tenure:lock:k"), None);
 }
 
+/// A26: what a shutdown could not release, because the server does not answer, is named in its report, and
+/// its holders have lost it.
+#[tokio::test]
+async fn a26_what_could_not_be_released_is_reported() {
+    let server = RedisServer::start();
+    let a = locker(&server).await;
+    let ttl = Duration::from_secs(300);
+    let (one, two) = (a.lock("one").ttl(ttl).await.unwrap(), a.lock("two").ttl(ttl).await.unwrap());
+    server.pause();
+    let report = within("the shutdown", a.shutdown(Duration::ZERO)).await;
+    server.go_on();
+    let mut unreleased: Vec<_> = report.unreleased.iter().map(|key| key.as_str()).collect();
+    unreleased.sort_unstable();
+    assert_eq!((report.released, unreleased), (0, vec!["one", "two"]));
+    assert!(!one.is_held() && !two.is_held());
+}
+
 /// t52: a panic in a task that holds the lock frees it on the way out.
 #[tokio::test]
 async fn t52_a_panic_releases() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::backend::{Attempt, Backend, FaultKind, Loss, Then};
+use tenure_core::backend::{Attempt, Backend, FaultKind, Loss, Release, Then};
 use tenure_core::{Claim, Renew, Terms, Token};
 use tenure_redis::Redis;
 use tenure_testkit::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
@@ -57,6 +57,30 @@ async fn t04_a_swallowed_reply() {
     assert!(guard.is_held() && proxy.struck() == 2);
     guard.release().await.unwrap();
     is_freed(&server, "k").await;
+}
+
+/// A19: a release whose reply is lost together with its connection is carried out once, and is reported as
+/// done; by the short form and by the full one.
+#[tokio::test]
+async fn a_release_whose_reply_is_lost() {
+    for deed in [Deed::End(Cut::Reset), Deed::End(Cut::Close), Deed::Truncate] {
+        for then in [Then::Free, Then::Closed(LONG)] {
+            let (server, proxy) = proxied();
+            let store = redis_at(&proxy.url()).await;
+            // So that the server knows the script, and is asked once.
+            let warm = lease(&store, "warm", LONG).await;
+            store.release(&warm, then).await.unwrap();
+            let held = lease(&store, "k", LONG).await;
+            proxy.rule(Rule::on(Way::Replies, deed.clone()).once());
+            let released = within("an answer", store.release(&held, then)).await;
+            assert_eq!((released.unwrap(), proxy.struck()), (Release::Freed, 1), "{deed:?}");
+            let left = get(&server, LOCK);
+            match then {
+                Then::Free => assert_eq!(left, None),
+                Then::Closed(_) => assert!(left.is_some_and(|left| left.contains(":closed:"))),
+            }
+        }
+    }
 }
 
 /// One lost reply costs a waiter neither its place nor its turn, however long its retry interval is.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::backend::{Attempt, Backend, Grant, Loss, Release, Term, Then};
-use tenure_core::{Claim, Lease, Locker};
+use tenure_core::{Claim, Key, Lease, Locker, Terms, Token};
 use tenure_redis::Redis;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, eventually_blocking, lapse, within};
@@ -309,6 +309,36 @@ async fn waiting_without_the_right_to_listen() {
     let grant = within("the turn", waiter).await.unwrap();
     assert!(matches!(grant.term, Term::Lease { ttl, .. } if ttl == LONG));
     assert!(crate::support::pttl(&server, LOCK) > 295_000, "it lasts from the asking on");
+}
+
+/// A9: where no message can come, because the holder is a stranger or listening is not allowed, a waiter asks
+/// at its retry interval, and does not spin.
+#[tokio::test]
+async fn a_waiter_that_polls_keeps_its_interval() {
+    let server = RedisServer::start();
+    let rights = ["reset", "on", ">hunter2", "~*", "&*", "+@all", "-subscribe"];
+    server.client().command(&[&["ACL", "SETUSER", "deaf"], &rights[..]].concat());
+    let deaf = format!("redis://deaf:hunter2@127.0.0.1:{}", server.port());
+    server.client().command(&["SET", "tenure:lock:foreign", "theirs", "PX", "300000"]);
+    let _held = lease(&redis(&server).await, "ours", LONG).await;
+    for (url, key) in [(server.url(), "foreign"), (deaf, "ours")] {
+        for interval in [50, 250].map(Duration::from_millis) {
+            let store = Redis::connect(&url).await.unwrap();
+            let terms = Terms::new(LONG).retry_interval(interval);
+            let claim = Claim::new(Key::new(key).unwrap(), Token::random().unwrap(), terms);
+            let waiter = tokio::spawn(async move { store.acquire(&Arc::new(claim)).await });
+            let first = requests(&server);
+            eventually("it to have asked", || async { requests(&server) > first + 3 }).await;
+            let (before, since) = (requests(&server), Instant::now());
+            lapse(interval * 12).await;
+            let (asked, passed) = (requests(&server) - before, since.elapsed().as_millis() as u64);
+            waiter.abort();
+            // Give or take a quarter; a slow machine makes the pauses longer.
+            let every = interval.as_millis() as u64;
+            let (least, most) = (passed / (every * 2) - 1, passed * 4 / (every * 3) + 2);
+            assert!((least..=most).contains(&asked), "{key}: {asked} requests, {least} to {most}");
+        }
+    }
 }
 
 /// A script that may not publish frees the lock all the same, and those who wait find out.

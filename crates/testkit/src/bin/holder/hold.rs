@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tenure::{Guard, Locker};
+use tenure::{Guard, Locker, Owner};
 use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Noted, Recorder};
 use tenure_testkit::register::FileRegister;
@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// The name under which it is noted.
     #[arg(long)]
     owner: String,
+    /// Lock as this owner, which other processes share.
+    #[arg(long)]
+    share: Option<String>,
     /// Where the registers are, one file per key.
     #[arg(long)]
     registers: PathBuf,
@@ -68,7 +71,10 @@ async fn one_round(options: &Options, locker: &Locker, claimant: &Claimant, dice
     let register = FileRegister::open(&options.registers.join(file_name(key)));
     let register = register.expect("the register can be opened");
     let noted = claimant.asks(key);
-    let request = locker.lock(key).ttl(options.ttl).retry_interval(Duration::from_millis(10));
+    let mut request = locker.lock(key).ttl(options.ttl).retry_interval(Duration::from_millis(10));
+    if let Some(share) = &options.share {
+        request = request.owner(Owner::shared(share.as_str()));
+    }
     let guard = match request.await {
         Ok(guard) => guard,
         Err(error) => return noted.gave_up(error),
