@@ -99,6 +99,9 @@ macro_rules! conformance {
             a_closed_lock_is_closed_to_all,
             a_waiter_gets_a_closed_lock,
         }
+        $crate::conformance_group! { $fixture; log:
+            e4_no_token_is_logged,
+        }
         $crate::conformance_group! { $fixture; loss:
             a_loss_is_signalled,
             every_view_hears_it,

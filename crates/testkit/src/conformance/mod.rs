@@ -22,6 +22,7 @@ pub mod force;
 pub mod input;
 pub mod inspect;
 pub mod lease;
+pub mod log;
 pub mod loss;
 pub mod mutex;
 pub mod reentry;
