@@ -49,11 +49,15 @@ mod etcd {
 
 /// Processes that are stopped, killed, forked, or leave.
 mod process {
+    use std::path::PathBuf;
     use std::process::Command;
+    use std::time::Duration;
 
     use tenure_core::Locker;
     use tenure_etcd::Etcd;
+    use tenure_testkit::conformance::start;
     use tenure_testkit::process::Program;
+    use tenure_testkit::register::FileRegister;
     use tenure_testkit::servers::EtcdServer;
     use tenure_testkit::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
     use tenure_testkit::wait::{eventually, eventually_blocking, within};
@@ -64,19 +68,19 @@ mod process {
         holder
     }
 
-    /// A program that holds `key` until it is ended.
-    fn holds(key: &str) -> Program {
+    /// A program that holds `key` until it is ended, and where its registers are.
+    fn holds(key: &str) -> (Program, PathBuf) {
         let server = EtcdServer::shared();
         hold(holder("hold", &server.url(), key), server)
     }
 
-    fn hold(mut command: Command, server: &EtcdServer) -> Program {
+    fn hold(mut command: Command, server: &EtcdServer) -> (Program, PathBuf) {
         let dir = tempfile::tempdir_in(server.dir()).expect("a directory").keep();
         command.args(["--owner=p", "--hold-least=1h", "--hold-most=1h", "--ttl=2s"]);
-        command.arg("--history").arg(dir.join("p.jsonl")).arg("--registers").arg(dir);
+        command.arg("--history").arg(dir.join("p.jsonl")).arg("--registers").arg(&dir);
         let mut program = Program::spawn(&mut command);
         program.wait_for("held");
-        program
+        (program, dir)
     }
 
     async fn locker() -> Locker {
@@ -85,30 +89,44 @@ mod process {
     }
 
     /// t01: the lock of a process that is stopped for longer than its ttl goes to a rival, and stays
-    /// the rival's when the process goes on.
+    /// the rival's when the process goes on: its write is refused by the fence, and its release errs.
     #[tokio::test]
     async fn t01_a_stopped_process_loses_its_lock() {
-        let (mut program, rival) = (holds("t01"), locker().await);
+        let ((mut program, dir), rival) = (holds("t01"), locker().await);
         let shown = rival.inspect("t01").await.unwrap().unwrap();
         assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, program.pid());
         program.stop();
         let guard = within("the rival's turn", rival.lock("t01").into_future()).await.unwrap();
+        let register = FileRegister::open(&dir.join("t01")).unwrap();
+        let seen = register.read(guard.fence()).unwrap();
+        assert!(register.write(seen).unwrap());
         program.forget_lines();
         program.go_on();
         program.wait_for("lost");
+        let said = program.wait_for("not released:");
+        assert!(said.contains("lock `t01` was lost"), "{said}");
+        let tally = register.tally().unwrap();
+        assert_eq!((tally.fenced_writes, tally.refused, tally.fenced_lost()), (1, 1, 0));
         assert!(guard.is_held());
         let shown = rival.inspect("t01").await.unwrap().unwrap();
         assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, std::process::id());
         guard.release().await.unwrap();
     }
 
+    /// How much later than its ttl the lock of a dead process may go to a waiter: etcd revokes leases a
+    /// second later than they end, or more on a busy machine.
+    const LATE: Duration = Duration::from_secs(6);
+
     /// t32: a killed process's lock goes to whoever waits, when its ttl has passed.
     #[tokio::test]
     async fn t32_a_killed_process_frees_its_lock() {
-        let (mut program, rival) = (holds("t32"), locker().await);
-        let wait = tokio::spawn(rival.lock("t32").into_future());
+        let ((mut program, _), rival) = (holds("t32"), locker().await);
+        let wait = tokio::spawn(start(rival.lock("t32")).await);
         program.kill();
+        let (clock, killed) = (rival.clock(), rival.clock().now());
         let guard = within("the rival's turn", wait).await.unwrap().unwrap();
+        let took = clock.now().since(killed);
+        assert!(took < Duration::from_secs(2) + LATE, "{took:?}");
         guard.release().await.unwrap();
         eventually("nothing to be left", || async {
             rival.inspect("t32").await.unwrap().is_none()
@@ -180,7 +198,7 @@ mod process {
         let mut command = holder("hold", "etcd://", "k");
         command.env("ETCDCTL_ENDPOINTS", format!("http://127.0.0.1:1,{}", server.endpoint()));
         command.env("ETCDCTL_USER", "app:hers:too");
-        let mut program = hold(command, &server);
+        let (mut program, _) = hold(command, &server);
         assert_eq!(server.keys("tenure/lock/k/").len(), 1);
         program.kill();
         let mut command = holder("hold", "etcd://", "k2");

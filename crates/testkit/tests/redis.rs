@@ -47,7 +47,9 @@ mod process {
     use tenure_core::{Error, Guard, Locker};
     use tenure_redis::Redis;
     use tenure_testkit::clock::WallClock;
+    use tenure_testkit::conformance::start;
     use tenure_testkit::process::Program;
+    use tenure_testkit::register::FileRegister;
     use tenure_testkit::servers::RedisServer;
     use tenure_testkit::wait::in_time;
 
@@ -81,7 +83,7 @@ mod process {
     }
 
     /// t01: the lock of a process that is stopped for longer than its ttl goes to a rival, and stays
-    /// the rival's when the process goes on.
+    /// the rival's when the process goes on: its write is refused by the fence, and its release errs.
     #[tokio::test]
     async fn t01_a_stopped_process_loses_its_lock() {
         let server = RedisServer::start();
@@ -90,10 +92,17 @@ mod process {
         assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, program.pid());
         program.stop();
         let guard = turn_after(TTL, rival.lock("k").into_future()).await;
+        let register = FileRegister::open(&server.dir().join("k")).unwrap();
+        let seen = register.read(guard.fence()).unwrap();
+        assert!(register.write(seen).unwrap());
         let mut program = program;
         program.forget_lines();
         program.go_on();
         program.wait_for("lost");
+        let said = program.wait_for("not released:");
+        assert!(said.contains("lock `k` was lost"), "{said}");
+        let tally = register.tally().unwrap();
+        assert_eq!((tally.fenced_writes, tally.refused, tally.fenced_lost()), (1, 1, 0));
         assert!(guard.is_held());
         let shown = rival.inspect("k").await.unwrap().unwrap();
         assert_eq!(shown.holders[0].holder.client.as_ref().unwrap().pid, std::process::id());
@@ -105,7 +114,7 @@ mod process {
     async fn t32_a_killed_process_frees_its_lock() {
         let server = RedisServer::start();
         let (mut program, rival) = (holds(&server), locker(&server).await);
-        let wait = tokio::spawn(rival.lock("k").into_future());
+        let wait = tokio::spawn(start(rival.lock("k")).await);
         program.kill();
         let guard = turn_after(TTL, async { wait.await.unwrap() }).await;
         guard.release().await.unwrap();
@@ -163,7 +172,7 @@ mod process {
             program.wait_for("released");
         }
         assert!(program.wait().success());
-        assert!(fences.is_sorted(), "{fences:?}");
+        assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
         let history = tenure_testkit::history::read_file(&server.dir().join("p.jsonl")).unwrap();
         let verdict = tenure_testkit::judge::Judge::new(history).verdict();
         verdict.assert_clean();

@@ -378,8 +378,7 @@ async fn d6_a_dead_loader_is_taken_over() {
 async fn d6_a_busy_lock_is_reported() {
     let server = RedisServer::start();
     let redis = client(&server).await;
-    let locker =
-        Locker::builder(Redis::with(&redis)).wait(Duration::from_millis(50)).build().unwrap();
+    let locker = Locker::builder(Redis::with(&redis)).wait(Duration::from_secs(1)).build().unwrap();
     let other = Locker::new(Redis::with(&client(&server).await));
     let _held = other.lock("remember:user:1").await.unwrap();
     let source = Source::new(1);

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use tenure_testkit::conformance::start;
 use tenure_testkit::process::Program;
 use tenure_testkit::wait::{eventually, within};
 
@@ -45,9 +46,15 @@ async fn t32_a_killed_process_frees_its_file_lock() {
     let dir = Dir::fresh();
     let mut program = holds(&dir);
     let rival = dir.locker();
-    let wait = tokio::spawn(rival.lock("k").into_future());
+    let wait = tokio::spawn(start(rival.lock("k")).await);
     program.kill();
+    let (clock, killed) = (rival.clock(), rival.clock().now());
     let guard = within("the rival's turn", wait).await.unwrap().unwrap();
+    let took = clock.now().since(killed);
+    assert!(
+        took < std::time::Duration::from_secs(4),
+        "the kernel frees it at once, not after {took:?}"
+    );
     guard.release().await.unwrap();
     nothing_is_left(&rival, "k").await;
 }
