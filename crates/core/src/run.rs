@@ -16,8 +16,10 @@ impl Lock {
     /// found at the release, after the body succeeded, is reported.
     ///
     /// The body runs in the scope of the [`Owner`](crate::Owner) that asks, a new one if there is none: a lock
-    /// of the same key inside it re-enters, as inside `#[lock]`. A task that the body spawns is another
-    /// owner: a body that waits for a task that wants the same key waits for ever.
+    /// of the same key inside it re-enters, as inside `#[lock]`. So futures that are joined inside the body
+    /// are one owner, and do not exclude each other, unless they say `reentry(Reentry::Refuse)` or have an
+    /// [`owner`](Self::owner) each. A task that the body spawns is another owner: a body that waits for a
+    /// task that wants the same key waits for ever.
     ///
     /// # Errors
     ///
