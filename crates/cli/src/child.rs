@@ -120,6 +120,7 @@ mod tests {
 
     /// A command that has gone to another group is reached too, and only once where it has not.
     #[tokio::test]
+    #[allow(clippy::zombie_processes, reason = "`Child` is what waits for it")]
     async fn commands_in_another_group() {
         let watch = Watch::start().unwrap();
         // Not the leader of a group: it is in ours.
