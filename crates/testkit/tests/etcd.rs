@@ -175,7 +175,7 @@ mod process {
         let server = EtcdServer::start();
         let proxy = Proxy::raw(server.port());
         let url = format!("etcd://127.0.0.1:{}", proxy.port());
-        let mut program = hold(holder("hold", &url, "k"), &server);
+        let (mut program, _) = hold(holder("hold", &url, "k"), &server);
         let (open, made) = (descriptors(program.pid()), proxy.accepted());
         proxy.rule(Rule::on(Way::Requests, Deed::End(Cut::Reset)));
         proxy.cut(Cut::Reset);

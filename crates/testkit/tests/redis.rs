@@ -79,7 +79,7 @@ mod process {
 
     /// The rival's lock, which comes when `left` of the holder's lease is over, and no second later.
     async fn turn_after(left: Duration, turn: impl Future<Output = Result<Guard, Error>>) -> Guard {
-        in_time(left + Duration::from_secs(1), "the rival's turn", turn).await.unwrap()
+        in_time(left + Duration::from_secs(1), "the rival's turn", turn).await.expect("the lock")
     }
 
     /// t01: the lock of a process that is stopped for longer than its ttl goes to a rival, and stays
