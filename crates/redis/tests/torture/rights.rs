@@ -152,6 +152,9 @@ fn denied(server: &RedisServer) -> Vec<Reply> {
 async fn t63_the_rights_named_are_enough() {
     let server = RedisServer::start_with(&["--acl-pubsub-default", "allchannels"]);
     let named = named_rights(&server).await;
+    let page = include_str!("../../../../docs/redis.md");
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(page.contains(&named.join(" ")), "docs/redis.md has another line");
     user(&server, &named.iter().map(String::as_str).collect::<Vec<_>>()).await;
     server.client().command(&["ACL", "LOG", "RESET"]);
     server.client().command(&["CONFIG", "RESETSTAT"]);
