@@ -78,6 +78,10 @@ impl Forcing<'_> {
                 let why = format!("lock `{key}` has no holder any more, and opens by itself");
                 Err(Trouble::new(Outcome::NotForced, why))
             }
+            None if seen.holder.newer => {
+                let why = format!("lock `{key}` is held by a newer version of tenure");
+                Err(Trouble::usage(why).hint("release it there, or with that version's `tenure`"))
+            }
             None => {
                 let why = format!("lock `{key}` is held by a program that is not tenure");
                 Err(Trouble::usage(why).hint("release it there, or delete its key by hand"))

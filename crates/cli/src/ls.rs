@@ -3,6 +3,7 @@
 use serde::Serialize;
 use std::io::IsTerminal as _;
 
+use tenure::Holder;
 use tenure::backend::{Holding, LockInfo};
 use unicode_width::UnicodeWidthStr;
 
@@ -77,12 +78,15 @@ fn rows_of(lock: &LockInfo) -> Vec<Row> {
 
 fn row(lock: &LockInfo, holding: Option<&Holding>) -> Row {
     let holder = holding.map(|holding| &holding.holder);
-    let client = holder.and_then(|holder| holder.client.as_ref());
     let unknown = || "-".to_string();
+    let who = |holder: &Holder| match &holder.client {
+        Some(client) => Some(format!("{} pid {}", output::name(holder), client.pid)),
+        None => holder.newer.then(|| output::name(holder)),
+    };
     [
         escape(lock.key.as_str()).into_owned(),
         state(lock, holding),
-        client.map_or_else(unknown, |c| format!("{} pid {}", output::name(Some(c)), c.pid)),
+        holder.and_then(who).unwrap_or_else(unknown),
         holder.and_then(|h| h.since).map_or_else(unknown, |since| short(since.elapsed())),
         holder.and_then(|h| h.lease_left).map_or_else(unknown, short),
         lock.waiters.as_ref().map_or_else(unknown, |queue| queue.len().to_string()),

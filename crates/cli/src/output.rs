@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure::backend::{LockInfo, Loss};
 use tenure::time::UnixMillis;
 use tenure::watch::{Event, What};
-use tenure::{Client, Fence, Holder};
+use tenure::{Fence, Holder};
 
 use crate::text::{escape, exact, ordinal, shell_word, short};
 
@@ -68,22 +68,22 @@ fn obstacle(holder: &Holder) -> Vec<String> {
 }
 
 /// `deploy@ci-7`, or that it is not known.
-pub(crate) fn name(client: Option<&Client>) -> String {
-    match client {
+pub(crate) fn name(holder: &Holder) -> String {
+    match &holder.client {
         Some(client) => escape(&format!("{}@{}", client.user, client.host)).into_owned(),
-        None => "an unknown holder".into(),
+        None => holder.to_string(),
     }
 }
 
 /// `deploy@ci-7 (pid 812, "release 41")`.
 pub(crate) fn long_name(holder: &Holder) -> String {
-    described(name(holder.client.as_ref()), holder)
+    described(name(holder), holder)
 }
 
 /// The same for somebody who waits.
 pub(crate) fn waiter(waiter: &Holder) -> String {
-    let client = waiter.client.as_ref();
-    described(client.map_or("an unknown waiter".into(), |client| name(Some(client))), waiter)
+    let name = if waiter.client.is_some() { name(waiter) } else { "an unknown waiter".into() };
+    described(name, waiter)
 }
 
 fn described(name: String, holder: &Holder) -> String {
@@ -153,7 +153,7 @@ pub(crate) fn not_acquired(
 }
 
 fn holder_briefly(holder: &Holder) -> String {
-    let name = name(holder.client.as_ref());
+    let name = name(holder);
     if holder.closing {
         let rest = holder.lease_left.map(|left| format!(" for another {}", short(left)));
         return format!("was released by {name} and is kept closed{}", rest.unwrap_or_default());

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use tenure::backend::{Holding, LockInfo, Waiting};
 use tenure::time::UnixMillis;
-use tenure::{Client, Key};
+use tenure::{Holder, Key};
 
 use crate::args::{Everywhere, ShowArgs};
 use crate::output;
@@ -70,7 +70,7 @@ fn holder_lines(holding: &Holding) -> Vec<String> {
         false => ("lease", Some(left.unwrap_or_else(|| "no end of its own".into()))),
     };
     let fields = [
-        ("holder", Some(person(holder.client.as_ref()))),
+        ("holder", Some(person(holder))),
         ("label", holder.label.clone()),
         ("reason", holder.reason.clone()),
         ("held for", holder.since.map(since)),
@@ -81,10 +81,11 @@ fn holder_lines(holding: &Holding) -> Vec<String> {
     known.map(|(name, value)| field(name, &escape(&value))).collect()
 }
 
-fn person(client: Option<&Client>) -> String {
-    match client {
-        Some(c) => format!("{} (pid {}, {})", output::name(client), c.pid, escape(&c.program)),
-        None => output::name(None),
+fn person(holder: &Holder) -> String {
+    let name = output::name(holder);
+    match &holder.client {
+        Some(c) => format!("{name} (pid {}, {})", c.pid, escape(&c.program)),
+        None => name,
     }
 }
 

@@ -210,7 +210,7 @@ fn program_name() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The process; `None` if a program that is not ours holds it, or its record is unreadable.
+    /// The process; `None` if a program that is not ours holds it, or its record cannot be read.
     pub client: Option<Client>,
     /// Since when, by the holder's wall clock.
     pub since: Option<UnixMillis>,
@@ -222,6 +222,9 @@ pub struct Holder {
     pub lease_left: Option<Duration>,
     /// Released already, and kept closed for the rest of its minimum time.
     pub closing: bool,
+    /// A newer version of tenure has it, whose record this one cannot read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newer: bool,
 }
 
 impl Holder {
@@ -234,7 +237,13 @@ impl Holder {
             reason: None,
             lease_left: None,
             closing: false,
+            newer: false,
         }
+    }
+
+    /// A holder of a newer version of tenure, of whom nothing else can be read.
+    pub fn newer() -> Self {
+        Holder { newer: true, ..Holder::unknown() }
     }
 
     /// The holder that `claim` makes.
@@ -253,6 +262,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.client {
             Some(client) => client.fmt(f),
+            None if self.newer => f.write_str("a newer version of tenure"),
             None => f.write_str("an unknown holder"),
         }
     }

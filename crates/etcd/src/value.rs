@@ -8,7 +8,8 @@
 //! the same key one after the other; `since` is the wall clock of whoever asked, in milliseconds, when it
 //! asked; `base` is what its fence counts from (`epoch.rs`). The rest is for people: percent-encoded, and empty where
 //! there is nothing to say. `closed` instead of `held` says that the lock was released and is kept closed for a while.
-//! A value of any other form is *foreign*: its key counts as a claim like any other.
+//! A value with a later version is a *newer* tenure's, one of any other form is *foreign*; the key of either counts as
+//! a claim like any other.
 
 use std::time::Duration;
 
@@ -85,9 +86,18 @@ pub(crate) fn is_closed(value: &[u8]) -> bool {
 /// Who it is, with what is left of the lease.
 pub(crate) fn holder(value: &[u8], left: Option<Duration>) -> Holder {
     let said = std::str::from_utf8(value).ok().and_then(parse);
-    let mut holder = said.unwrap_or_else(Holder::unknown);
+    let other = || if is_newer(value) { Holder::newer() } else { Holder::unknown() };
+    let mut holder = said.unwrap_or_else(other);
     holder.lease_left = left;
     holder
+}
+
+/// Whether a value starts with a version after `t1`.
+fn is_newer(value: &[u8]) -> bool {
+    let [b't', rest @ ..] = value else { return false };
+    let digits = rest.split(|byte| *byte == b':').next().unwrap_or_default();
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u32>().ok());
+    number.is_some_and(|number| number > 1)
 }
 
 /// Whose claim it is.
@@ -165,10 +175,19 @@ mod tests {
         }
     }
 
-    /// t60: anything else is foreign, and a version to come is too.
+    /// A29: a version to come is called so.
+    #[test]
+    fn a29_a_newer_version() {
+        for raw in ["t2:held:1:h:1:u:p", "t10:", "t2"] {
+            assert_eq!(holder(raw.as_bytes(), None), Holder::newer(), "{raw}");
+            assert_eq!(token(raw.as_bytes()), None, "{raw}");
+        }
+    }
+
+    /// t60: anything else is foreign.
     #[test]
     fn t60_other_values_are_foreign() {
-        for raw in ["", "x", "t1", "t2:held:1:h:1:u:p"] {
+        for raw in ["", "x", "t1", "t0:held", "tx:held"] {
             assert_eq!(holder(raw.as_bytes(), None), Holder::unknown(), "{raw}");
             assert_eq!((token(raw.as_bytes()), base(raw.as_bytes())), (None, None), "{raw}");
         }

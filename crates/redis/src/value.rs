@@ -9,7 +9,8 @@
 //! `since` the wall clock in milliseconds, the holder's or, where the lock was handed over, the
 //! server's. The rest is for people: percent-encoded, and missing from the end on where
 //! there is nothing to say. A lock that was released and is kept closed has the client `closed` and no
-//! token. A value of any other form is *foreign*: a `SET NX` client's, or that of a version to come.
+//! token. A value with a later version is a *newer* tenure's, which this one cannot read. A value of any
+//! other form is *foreign*: a `SET NX` client's. Neither is ever touched.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -124,19 +125,23 @@ pub(crate) enum Said {
     Held { holder: Box<Holder>, token: Option<Token> },
     /// Nobody holds it, and nobody may for a while.
     Closing(Box<Holder>),
+    /// The format of a newer version.
+    Newer,
     /// Not our format.
     Foreign,
 }
 
 impl Said {
     pub(crate) fn parse(raw: &[u8]) -> Self {
-        std::str::from_utf8(raw).ok().and_then(parse).unwrap_or(Said::Foreign)
+        let said = std::str::from_utf8(raw).ok().and_then(parse);
+        said.unwrap_or(if is_newer(raw) { Said::Newer } else { Said::Foreign })
     }
 
     /// The holder as others see it, with what is left of the lease.
     pub(crate) fn holder(self, left: Option<Duration>) -> Holder {
         let mut holder = match self {
             Said::Held { holder, .. } | Said::Closing(holder) => *holder,
+            Said::Newer => Holder::newer(),
             Said::Foreign => Holder::unknown(),
         };
         holder.lease_left = left;
@@ -151,9 +156,17 @@ impl Said {
     pub(crate) fn token(&self) -> Option<Token> {
         match self {
             Said::Held { token, .. } => *token,
-            Said::Closing(_) | Said::Foreign => None,
+            Said::Closing(_) | Said::Newer | Said::Foreign => None,
         }
     }
+}
+
+/// Whether a value starts with a flag and a version after `t1`.
+fn is_newer(raw: &[u8]) -> bool {
+    let [b'-' | b'*', b't', rest @ ..] = raw else { return false };
+    let digits = rest.split(|byte| *byte == b':').next().unwrap_or_default();
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u32>().ok());
+    number.is_some_and(|number| number > 1)
 }
 
 fn parse(text: &str) -> Option<Said> {
@@ -274,12 +287,20 @@ mod tests {
         assert_eq!((holder.label.as_deref(), holder.since), (Some("a: b"), Some(UnixMillis(17))));
     }
 
-    /// t60: anything else is foreign, and a version to come is too.
+    /// A29: a version to come is called so.
+    #[test]
+    fn a29_a_newer_version() {
+        for raw in ["-t2:c:t:1", "*t10:\u{fc}", "-t2"] {
+            let said = Said::parse(raw.as_bytes());
+            assert_eq!((said.clone(), said.token()), (Said::Newer, None), "{raw}");
+            assert_eq!(said.holder(None).to_string(), "a newer version of tenure");
+        }
+    }
+
+    /// t60: anything else is foreign.
     #[test]
     fn t60_other_values_are_foreign() {
-        let token = "0".repeat(32);
-        let newer = format!("-t2:c:{token}:1");
-        for raw in ["", "x", "-t1:", "-t1:c:t:1", "-t1:c", &newer, "closed", "1234"] {
+        for raw in ["", "x", "-t1:", "-t1:c:t:1", "-t1:c", "-t0:c", "-tx:c", "closed", "1234"] {
             assert_eq!(Said::parse(raw.as_bytes()), Said::Foreign, "{raw}");
         }
         assert_eq!(Said::parse(b"-t1:\xff"), Said::Foreign);

@@ -1,5 +1,7 @@
 //! Every line, in full.
 
+use tenure::Client;
+
 use super::*;
 use crate::view::samples;
 

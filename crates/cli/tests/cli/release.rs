@@ -245,6 +245,27 @@ fn force_on_a_foreign_lock() {
     assert!(!space.is_free("k"));
 }
 
+/// A29: a newer version's lock is called so, by `show`, by one that wants it, and by `--force`.
+#[test]
+fn force_on_a_newer_lock() {
+    let space = Space::redis();
+    let value = "-t2:client:token:1:host:1:user:program";
+    space.server().client().text(&["SET", "tenure:lock:k", value, "PX", "60000"]);
+    let shown = space.done(["show", "k"]);
+    assert!(shown.out.contains("holder    a newer version of tenure\n"), "{}", shown.out);
+    let refused = space.done(["run", "-n", "k", "--", "true"]);
+    assert!(refused.err.contains("k is held by a newer version of tenure"), "{}", refused.err);
+    let run = space.done(["release", "k", "--force", "--yes"]);
+    assert_eq!(run.code, Some(64));
+    assert_matches(
+        &run.err,
+        "tenure: k is held by a newer version of tenure, \\d+s of lease left\n\
+         tenure: error: lock `k` is held by a newer version of tenure\n\
+         hint: release it there, or with that version's `tenure`\n",
+    );
+    assert!(!space.is_free("k"));
+}
+
 const QUESTION: &str = "type the key again to take it away: ";
 
 fn ask(space: &Space, key: &str) -> Screen {

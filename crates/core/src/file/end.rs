@@ -59,7 +59,7 @@ impl FileLocks {
     /// held as before, which is the safe side of closed.
     fn close_for(&self, lease: &Lease, held: Held, span: Duration) -> Result<(), Fault> {
         let (claim, files) = (lease.claim(), &held.locked.files);
-        let record = Record::read(files).filter(|record| record.token == claim.token());
+        let record = Record::read(files).record().filter(|record| record.token == claim.token());
         let record = record.unwrap_or_else(|| Record::of(claim, lease.fence()).into());
         let written = record.closed_for(span, &self.shared.clock).write(files);
         match written {

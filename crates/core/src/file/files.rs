@@ -242,12 +242,12 @@ fn may_pass(error: &io::Error) -> bool {
 
 /// What `O_NOFOLLOW` says when it meets one.
 #[cfg(unix)]
-fn is_link(error: &io::Error) -> bool {
+pub(super) fn is_link(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
 #[cfg(not(unix))]
-fn is_link(_: &io::Error) -> bool {
+pub(super) fn is_link(_: &io::Error) -> bool {
     false
 }
 

@@ -11,17 +11,18 @@ use std::io;
 
 use super::files::{Files, Locked, SUFFIXES, fault};
 use super::name;
-use super::record::Record;
+use super::record::{Found, Record};
 use super::state::Shared;
 use super::take::{SETTLE_PAUSE, SETTLE_TRIES};
 use crate::backend::{Fault, FaultKind, Holding, LockInfo, Query, Release};
-use crate::claim::{Holder, Token};
+use crate::claim::Token;
 use crate::key::Key;
 
 /// What is found in a lock's place.
-enum Found {
+enum Place {
     Free,
-    Held(Option<Box<Record>>),
+    /// Held or closed, with its record.
+    Taken(Found),
 }
 
 impl Shared {
@@ -29,8 +30,8 @@ impl Shared {
         let mut infos = Vec::new();
         for name in self.names(query)? {
             let files = Files::named(self.dir(), &name);
-            let found = self.find(&files).await?;
-            infos.extend(self.info(query, &name, found));
+            let place = self.find(&files).await?;
+            infos.extend(self.info(query, &name, place));
         }
         infos.sort_by(|one, other| one.key.cmp(&other.key));
         Ok(infos)
@@ -52,59 +53,66 @@ impl Shared {
         Ok(entries.flatten().filter_map(|entry| stem(entry.file_name().to_str()?)).collect())
     }
 
-    fn info(&self, query: &Query, name: &str, found: Found) -> Option<LockInfo> {
-        let Found::Held(record) = found else { return None };
-        let key = match (query, &record) {
+    fn info(&self, query: &Query, name: &str, place: Place) -> Option<LockInfo> {
+        let Place::Taken(found) = place else { return None };
+        let key = match (query, &found) {
             (Query::Key(key), _) => key.clone(),
-            (_, Some(record)) => Key::new(&record.key).ok()?,
-            (_, None) => Key::new(&name::decode(name)).ok()?,
+            (_, Found::Record(record)) => Key::new(&record.key).ok()?,
+            _ => Key::new(&name::decode(name)).ok()?,
         };
-        let holding = record.map(|record| record.holding(&self.clock));
-        let holding = holding.unwrap_or_else(|| Holding::new(Holder::unknown(), None, None));
+        let holding = match &found {
+            Found::Record(record) => record.holding(&self.clock),
+            found => Holding::new(found.holder(&self.clock), None, None),
+        };
         query.matches(key.as_str()).then(|| LockInfo::exclusive(key, vec![holding], None))
     }
 
     /// Looks until what is there makes sense: a lock without a record is on its way to one, or to
     /// its end, unless a program that is not ours has it.
-    async fn find(&self, files: &Files) -> Result<Found, Fault> {
+    async fn find(&self, files: &Files) -> Result<Place, Fault> {
         for _ in 1..SETTLE_TRIES {
             match self.find_now(files)? {
-                Found::Held(None) => tokio::time::sleep(SETTLE_PAUSE).await,
+                Place::Taken(Found::Nothing) => tokio::time::sleep(SETTLE_PAUSE).await,
                 found => return Ok(found),
             }
         }
         self.find_now(files)
     }
 
-    fn find_now(&self, files: &Files) -> Result<Found, Fault> {
+    fn find_now(&self, files: &Files) -> Result<Place, Fault> {
         if !files.exist() {
-            return Ok(Found::Free);
+            return Ok(Place::Free);
         }
-        let Some(locked) = files.try_lock()? else { return Ok(Found::Held(Record::read(files))) };
+        let Some(locked) = files.try_lock()? else { return Ok(Place::Taken(Record::read(files))) };
         // Read under the lock: what was there before it may have been another's.
-        let record = Record::read(files);
-        match record.as_ref().and_then(|record| record.closed_rest(&self.clock)) {
-            Some(_) => locked.unlock(),
-            None => {
-                // Who gives a lock back removes its record first: this one's process ended.
-                let held = record.iter().filter(|record| !record.is_closed());
-                held.for_each(|record| self.state().bury(record.token));
-                clear(locked);
-            }
+        let found = Record::find(files);
+        let stays = match &found {
+            Ok(Found::Nothing) => false,
+            Ok(Found::Record(record)) => record.closed_rest(&self.clock).is_some(),
+            Ok(Found::Newer) | Err(_) => true,
+        };
+        if stays {
+            locked.unlock();
+            return found.map(Place::Taken);
         }
-        let closed = record.filter(|record| record.closed_rest(&self.clock).is_some());
-        Ok(closed.map_or(Found::Free, |record| Found::Held(Some(record))))
+        // Who gives a lock back removes its record first: this one's process ended.
+        let record = found.ok().and_then(Found::record);
+        let held = record.iter().filter(|record| !record.is_closed());
+        held.for_each(|record| self.state().bury(record.token));
+        clear(locked);
+        Ok(Place::Free)
     }
 
     pub(super) async fn force_release(&self, key: &Key, seen: Token) -> Result<Release, Fault> {
         let files = self.files(key);
         match self.find(&files).await? {
-            Found::Free => Ok(Release::NotHeld),
-            Found::Held(None) => {
+            Place::Free => Ok(Release::NotHeld),
+            Place::Taken(Found::Newer) => Err(Record::newer(&files)),
+            Place::Taken(Found::Nothing) => {
                 Err(unsupported(&format!("end the one that has `{}` locked", files.lock.display())))
             }
-            Found::Held(Some(record)) if record.token != seen => Ok(Release::NotHeld),
-            Found::Held(Some(record)) => match record.closed_rest(&self.clock) {
+            Place::Taken(Found::Record(record)) if record.token != seen => Ok(Release::NotHeld),
+            Place::Taken(Found::Record(record)) => match record.closed_rest(&self.clock) {
                 Some(_) => self.open_early(&files, seen),
                 None => Err(unsupported(&record.culprit())),
             },
@@ -115,7 +123,7 @@ impl Shared {
     fn open_early(&self, files: &Files, seen: Token) -> Result<Release, Fault> {
         let Some(locked) = files.try_lock()? else { return Ok(Release::NotHeld) };
         match Record::read(files) {
-            Some(record) if record.token == seen => clear(locked),
+            Found::Record(record) if record.token == seen => clear(locked),
             _ => return Ok(Release::NotHeld),
         }
         Ok(Release::Freed)

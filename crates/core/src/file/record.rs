@@ -4,8 +4,10 @@
 //!
 //! The kernel's lock is the truth about who holds; the record only explains it, with one exception:
 //! a release with `at_least` leaves the record behind *without* the lock, and it then says until when
-//! nobody may have it. A record that cannot be read explains nothing and closes nothing. Nothing is
-//! flushed to disk: what a power cut takes with it, it takes together with all locks.
+//! nobody may have it. A record of a newer version may say that too, so nobody may have its lock
+//! either. A file that is no record of any version explains nothing and closes nothing: records are
+//! renamed into place as a whole, so it is what a power cut left. Nothing is flushed to disk: what a
+//! power cut takes with it, it takes together with all locks.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,8 +17,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{Files, fault, read_only, start_over};
-use crate::backend::{Fault, Holding};
+use super::files::{Files, fault, is_link, read_only, start_over};
+use crate::backend::{Fault, FaultKind, Holding};
 use crate::claim::{Claim, Client, Holder, Token};
 use crate::fence::Fence;
 use crate::time::{Clock, Time, UnixMillis};
@@ -25,6 +27,48 @@ use crate::time::{Clock, Time, UnixMillis};
 const VERSION: u32 = 1;
 /// More than the longest key, label and reason that anybody would write down.
 const SIZE_MAX: u64 = 1 << 20;
+
+/// What is found in a record's place.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// No record.
+    Nothing,
+    Record(Box<Record>),
+    /// That of a newer version.
+    Newer,
+}
+
+impl Found {
+    pub(super) fn record(self) -> Option<Box<Record>> {
+        match self {
+            Found::Record(record) => Some(record),
+            Found::Nothing | Found::Newer => None,
+        }
+    }
+
+    pub(super) fn holder(&self, clock: &Clock) -> Holder {
+        match self {
+            Found::Nothing => Holder::unknown(),
+            Found::Record(record) => record.holder(clock),
+            Found::Newer => Holder::newer(),
+        }
+    }
+
+    /// Whether it is that of a process that lives, as far as can be seen from here.
+    pub(super) fn is_alive(&self) -> bool {
+        match self {
+            Found::Nothing => false,
+            Found::Record(record) => record.is_alive(),
+            Found::Newer => true,
+        }
+    }
+}
+
+/// What a record of any version has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -62,12 +106,41 @@ impl Record {
         }
     }
 
-    /// The record as it is; `None` if there is none, or none that can be read.
-    pub(super) fn read(files: &Files) -> Option<Box<Self>> {
+    /// The record as it is, for whoever has the lock: a fault if that cannot be found out.
+    pub(super) fn find(files: &Files) -> Result<Found, Fault> {
         let mut text = Vec::new();
-        read_only(&files.record).ok()?.take(SIZE_MAX).read_to_end(&mut text).ok()?;
-        let record: Box<Record> = serde_json::from_slice(&text).ok()?;
-        (record.version == VERSION).then_some(record)
+        let read =
+            read_only(&files.record).and_then(|file| file.take(SIZE_MAX).read_to_end(&mut text));
+        match read {
+            Ok(_) => Ok(Self::parse(&text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+            // Not followed, and nothing of ours.
+            Err(error) if is_link(&error) => Ok(Found::Nothing),
+            Err(error) => Err(fault("read", &files.record, error)),
+        }
+    }
+
+    fn parse(text: &[u8]) -> Found {
+        match serde_json::from_slice(text).map(|Versioned { version }| version) {
+            Ok(VERSION) => serde_json::from_slice(text).map_or(Found::Nothing, Found::Record),
+            Ok(VERSION..) => Found::Newer,
+            _ => Found::Nothing,
+        }
+    }
+
+    /// The record for whoever only wants to know who holds the lock.
+    pub(super) fn read(files: &Files) -> Found {
+        Self::find(files).unwrap_or(Found::Nothing)
+    }
+
+    /// Why nobody may have a lock with a record of a newer version.
+    pub(super) fn newer(files: &Files) -> Fault {
+        let what = format!(
+            "the record `{}` is of a newer version of tenure, and may keep the lock closed: update \
+             this program, or remove the file if no newer one uses it",
+            files.record.display()
+        );
+        Fault::new(FaultKind::Refused, what)
     }
 
     /// Writes it in one step: a reader sees the old one or the new one, and a full disk leaves the
@@ -117,6 +190,7 @@ impl Record {
             reason: self.reason.clone(),
             lease_left,
             closing: lease_left.is_some(),
+            newer: false,
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::record::Record;
+use super::record::{Found, Record};
 use super::{FileLocks, mark, wait};
 use crate::backend::{Attempt, Fault, Grant, Term};
 use crate::claim::{Claim, Holder, Sight, Token};
@@ -23,8 +23,8 @@ pub(super) const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 /// How far a claim got.
 pub(super) enum Step {
     Granted(Grant),
-    /// By another; `None` if it did not say who it is.
-    Held(Option<Box<Record>>),
+    /// By another, if it has said who it is.
+    Held(Found),
     /// Nobody holds it, and nobody may until then.
     Closed(Holder, Time),
 }
@@ -34,7 +34,7 @@ impl FileLocks {
         self.check(claim)?;
         for _ in 1..SETTLE_TRIES {
             match self.step(claim).await? {
-                Step::Held(record) if !record.as_deref().is_some_and(Record::is_alive) => {
+                Step::Held(record) if !record.is_alive() => {
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 step => return Ok(self.answer(step)),
@@ -46,13 +46,9 @@ impl FileLocks {
     fn answer(&self, step: Step) -> Attempt {
         match step {
             Step::Granted(grant) => Attempt::Granted(grant),
-            Step::Held(record) => Attempt::Held(Box::new(self.holder(record))),
+            Step::Held(record) => Attempt::Held(Box::new(record.holder(&self.shared.clock))),
             Step::Closed(holder, _) => Attempt::Held(Box::new(holder)),
         }
-    }
-
-    fn holder(&self, record: Option<Box<Record>>) -> Holder {
-        record.map_or_else(Holder::unknown, |record| record.holder(&self.shared.clock))
     }
 
     pub(super) async fn wait(&self, claim: &Claim) -> Result<Grant, Fault> {
@@ -62,7 +58,7 @@ impl FileLocks {
             match self.step(claim).await? {
                 Step::Granted(grant) => return Ok(grant),
                 Step::Held(record) => {
-                    claim.saw(Sight::of(self.holder(record), None));
+                    claim.saw(Sight::of(record.holder(&self.shared.clock), None));
                     self.shared.in_turn(claim).await?;
                 }
                 Step::Closed(holder, until) => {
@@ -101,9 +97,10 @@ impl FileLocks {
     /// the lock is noted under the claim all the while, so `abandon` finds it.
     async fn settle(&self, claim: &Claim) -> Result<Step, Fault> {
         self.shared.state().leave(claim.token());
-        if let Some(closed) = self.closed(claim) {
+        let closed = self.closed(claim).transpose();
+        if let Some(closed) = closed {
             self.shared.take_out(claim.token()).into_iter().for_each(|held| held.locked.unlock());
-            return Ok(closed);
+            return closed;
         }
         let granted = self.complete(claim).await;
         if granted.is_err() {
@@ -114,11 +111,15 @@ impl FileLocks {
     }
 
     /// Whether the last holder left the lock closed.
-    fn closed(&self, claim: &Claim) -> Option<Step> {
-        let clock = &self.shared.clock;
-        let record = Record::read(&self.shared.files(claim.key()))?;
-        let until = clock.now().after(record.closed_rest(clock)?);
-        Some(Step::Closed(record.holder(clock), until))
+    fn closed(&self, claim: &Claim) -> Result<Option<Step>, Fault> {
+        let (clock, files) = (&self.shared.clock, self.shared.files(claim.key()));
+        let record = match Record::find(&files)? {
+            Found::Nothing => return Ok(None),
+            Found::Record(record) => record,
+            Found::Newer => return Err(Record::newer(&files)),
+        };
+        let rest = record.closed_rest(clock);
+        Ok(rest.map(|rest| Step::Closed(record.holder(clock), clock.now().after(rest))))
     }
 
     async fn complete(&self, claim: &Claim) -> Result<Grant, Fault> {

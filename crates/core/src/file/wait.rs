@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 
 use super::files::{Files, Locked};
 use super::mark::Mark;
-use super::record::Record;
+use super::record::{Found, Record};
 use super::state::{Held, Shared, State, Ticket};
 use crate::backend::{Fault, FaultKind};
-use crate::claim::{Claim, Holder, Sight, Token};
+use crate::claim::{Claim, Sight, Token};
 use crate::key::Key;
 
 /// How often one who has waited for long looks at who is in the way.
@@ -91,9 +91,8 @@ impl Shared {
     /// Sees who is in the way, and makes sure that we are seen.
     fn look(&self, claim: &Claim, files: &Files) {
         match Record::read(files) {
-            Some(record) => claim.saw(Sight::of(record.holder(&self.clock), None)),
-            None if claim.sight().holder.is_none() => claim.saw(Sight::of(Holder::unknown(), None)),
-            None => {}
+            Found::Nothing if claim.sight().holder.is_some() => {}
+            record => claim.saw(Sight::of(record.holder(&self.clock), None)),
         }
         if let Some(ticket) = self.state().tickets.get_mut(&claim.token()) {
             ticket.mark = ticket.mark.take().or_else(|| Mark::take(&files.wait));

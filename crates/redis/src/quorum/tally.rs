@@ -226,7 +226,8 @@ fn may_have_voted(trouble: &Trouble) -> bool {
 fn is_same(one: &Said, other: &Said) -> bool {
     match (one, other) {
         (Said::Held { token: one, .. }, Said::Held { token: other, .. }) => one == other,
-        (Said::Closing(_), Said::Closing(_)) | (Said::Foreign, Said::Foreign) => true,
+        (Said::Closing(_), Said::Closing(_)) => true,
+        (Said::Newer, Said::Newer) | (Said::Foreign, Said::Foreign) => true,
         _ => false,
     }
 }

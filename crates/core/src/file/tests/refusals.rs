@@ -72,3 +72,40 @@ fn directories_are_made() {
     let uid = rustix::process::geteuid().as_raw();
     assert_eq!(default_dir(), PathBuf::from(format!("/tmp/tenure-{uid}")));
 }
+
+/// A29: a lock that a newer version may have left closed is refused, to those who try and to those who
+/// wait, and nothing that a look or a failed attempt does removes its record.
+#[tokio::test]
+async fn a29_a_newer_record_closes_the_lock() {
+    let dir = Dir::new();
+    let locks = dir.open();
+    let path = dir.path("k.json");
+    let lease = hold(&locks, "k").await;
+    locks.release(&lease, Then::Closed(Duration::from_secs(3_600))).await.unwrap();
+    let closed = fs::read_to_string(&path).unwrap();
+    let newer = closed.replace(r#""version":1"#, r#""version":2"#);
+    assert_ne!(closed, newer);
+    fs::write(&path, &newer).unwrap();
+    let message = format!(
+        "the record `{}` is of a newer version of tenure, and may keep the lock closed: update this \
+         program, or remove the file if no newer one uses it",
+        path.display()
+    );
+    let asked = claim("k");
+    let tried = locks.try_acquire(&asked).await.unwrap_err();
+    let waited = locks.acquire(&asked).await.unwrap_err();
+    for fault in [tried, waited] {
+        assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Refused, message.clone()));
+    }
+    locks.abandon(&asked).await.unwrap();
+    let infos = list(&locks, "*").await;
+    assert_eq!(infos[0].holders[0].holder.to_string(), "a newer version of tenure");
+    assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+    // Nor is one that cannot be read at the moment taken for none.
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let fault = locks.try_acquire(&claim("k")).await.unwrap_err();
+    assert_eq!(fault.to_string(), format!("cannot read `{}`", path.display()));
+    fs::remove_dir(&path).unwrap();
+    take_and_free(&locks, "k").await;
+}
