@@ -7,7 +7,7 @@ use tenure_testkit::servers::{EtcdCluster, EtcdServer};
 use tenure_testkit::wait::{eventually, lapse, within};
 use tokio::task::JoinHandle;
 
-use crate::support::{LOCKS, builder, claims_are, cluster};
+use crate::support::{LOCKS, builder, claims_are, cluster, lost_on_time};
 
 /// Long enough for an election and a half.
 const TTL: Duration = Duration::from_secs(5);
@@ -203,13 +203,9 @@ async fn t29_no_majority() {
     let cluster = cluster().await;
     let scene = Scene::set(&cluster, "majority").await;
     let (leader, follower) = (cluster.leader(), cluster.follower());
-    let until = scene.holder.valid_until();
     cluster.kill(follower);
     cluster.kill(leader);
-    within("the loss", scene.holder.lost()).await;
-    assert!(!scene.holder.is_held());
-    let late = tenure_core::time::Clock::system().now();
-    assert!(late <= until.after(TTL + Duration::from_secs(1)), "it knew on time");
+    lost_on_time(&scene.holder).await;
     assert!(scene.waiting.iter().all(|waiting| !waiting.is_finished()), "nobody can be granted it");
     cluster.start_again(leader);
     cluster.start_again(follower);

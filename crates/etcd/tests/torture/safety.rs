@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::Renew;
 use tenure_core::backend::{Attempt, Backend, Loss, Release, Renewal, Then};
+use tenure_core::time::Time;
 use tenure_core::{Lease, Locker};
 use tenure_testkit::meddle::renewals;
 use tenure_testkit::servers::EtcdServer;
@@ -11,8 +12,8 @@ use tenure_testkit::servers::proxy::Way;
 use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{
-    LOCKS, LONG, SHORT, claim, claims, claims_are, etcd, exclude, granted, locker, of_ttl, proxied,
-    through,
+    LOCKS, LONG, SHORT, SLACK, claim, claims, claims_are, etcd, exclude, granted, locker,
+    lost_on_time, of_ttl, proxied, through,
 };
 
 /// t02, t03: what has ended and is a rival's now is neither released nor renewed by its old holder.
@@ -80,7 +81,8 @@ async fn sessions_are_shared_and_closed() {
     let a = locker(&server.url()).await;
     let (one, two) = (a.lock("one").await.unwrap(), a.lock("two").await.unwrap());
     assert_eq!(server.leases().len(), 1, "one session for the default");
-    let other = a.lock("three").ttl(Duration::from_secs(7)).await.unwrap();
+    // So long that it does not end by itself in time.
+    let other = a.lock("three").ttl(LONG * 2).await.unwrap();
     assert_eq!(server.leases().len(), 2);
     other.release().await.unwrap();
     eventually("its session to be closed", || async { server.leases().len() == 1 }).await;
@@ -98,10 +100,17 @@ async fn t23_an_unrenewed_lease_ends_on_time() {
     let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
     let guard = a.lock("k").ttl(SHORT).renew(Renew::Off).await.unwrap();
     let until = guard.valid_until();
-    let next = within("the rival's turn", b.lock("k").into_future()).await.unwrap();
-    assert!(a.clock().now() >= until && !guard.is_held());
-    assert_eq!(within("the loss", guard.lost()).await, Loss::Expired);
-    assert!(next.is_held());
+    let waiting = tokio::spawn(b.lock("k").into_future());
+    assert_eq!(lost_on_time(&guard).await, Loss::Expired);
+    let next = within("the rival's turn", waiting).await.unwrap().unwrap();
+    assert!(next.is_held() && freed_on_time(&a, until));
+}
+
+/// Whether now is when a server frees what is valid until then by our clock: it looks at leases twice a second. One that
+/// is not told of it looks seconds later.
+fn freed_on_time(locker: &Locker, until: Time) -> bool {
+    let now = locker.clock().now();
+    now >= until && now <= until.after(Duration::from_millis(1_500) + SLACK)
 }
 
 /// t24: a blocked application runtime does not keep a lock from being renewed.
@@ -127,8 +136,7 @@ async fn t32_the_ttl_frees_what_nobody_keeps() {
     let grant = granted(&store, &dead).await;
     let lease = Lease::new(dead, grant, store.clock());
     let guard = within("the lock", b.lock("k").into_future()).await.unwrap();
-    assert!(store.clock().now() >= lease.valid_until());
-    assert!(guard.is_held());
+    assert!(guard.is_held() && freed_on_time(&b, lease.valid_until()));
 }
 
 /// t15: a server that comes back empty has lost the lock: the holder hears it, others get it, and

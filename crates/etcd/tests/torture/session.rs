@@ -1,14 +1,17 @@
 //! Sessions: leases kept alive, revoked, cut off.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tenure_core::backend::Loss;
+use tenure_core::TTL_DEFAULT;
+use tenure_core::backend::{Backend as _, Loss};
 use tenure_testkit::servers::EtcdServer;
 use tenure_testkit::servers::proxy::{Cut, Deed, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{
-    LONG, SHORT, claims, claims_are, exclude, lease_of, locker, of_ttl, proxied, through,
+    LONG, SHORT, SLACK, claim, claims, claims_are, etcd, exclude, lease_of, locker, of_ttl,
+    proxied, through, whole,
 };
 
 /// t31: a keep-alive stream that is cut again and again is made anew each time before the lease ends.
@@ -44,13 +47,12 @@ async fn t31_late_answers_are_worth_less() {
     assert!(guard.is_held());
 }
 
-/// t31: a lease that an operator revokes is a loss, heard by everyone who holds by it, and a
-/// new session is made for whoever asks next.
+/// t31: a lease that an operator revokes is a loss, heard at once by everyone who holds by it and not only at their next
+/// renewal, and a new session is made for whoever asks next.
 #[tokio::test]
 async fn t31_a_revoked_lease() {
     let server = EtcdServer::start();
-    let ttl = Duration::from_secs(6);
-    let (a, b) = (of_ttl(&server.url(), ttl).await, locker(&server.url()).await);
+    let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
     let (one, two) = (a.lock("one").await.unwrap(), a.lock("two").await.unwrap());
     let waiting = tokio::spawn(b.lock("one").into_future());
     claims_are(&server, "one", 2).await;
@@ -66,7 +68,11 @@ async fn t31_a_revoked_lease() {
     assert!(again.is_held() && again.fence() > two.fence());
 }
 
-/// t30: a lease that ends while its claim waits: that claim is never reported as acquired under it.
+/// What a wait ends with whose session has ended.
+const ENDED: &str = "the session ended while waiting for `k`: the place in the queue is lost";
+
+/// t30: a lease that ends while its claim waits: the wait ends with an error that says so, while another holds the lock,
+/// and the next one has a session that lives.
 #[tokio::test]
 async fn t30_a_lease_that_ends_while_waiting() {
     let server = EtcdServer::start();
@@ -74,28 +80,37 @@ async fn t30_a_lease_that_ends_while_waiting() {
     let guard = a.lock("k").await.unwrap();
     let waiting = tokio::spawn(b.lock("k").into_future());
     claims_are(&server, "k", 2).await;
-    let queued = claims(&server, "k")[1].clone();
-    let lease = lease_of(&server, &queued);
+    let lease = lease_of(&server, &claims(&server, "k")[1]);
     server.revoke(&lease);
+    let error = within("an end of the wait", waiting).await.unwrap().unwrap_err();
+    assert!(error.is_unavailable() && whole(&error).ends_with(ENDED), "{}", whole(&error));
+    assert!(guard.is_held());
     guard.release().await.unwrap();
-    match within("an end of the wait", waiting).await.unwrap() {
-        // It asked again, with a session that lives.
-        Ok(next) => {
-            assert!(next.is_held());
-            let held = claims(&server, "k");
-            assert_eq!(held.len(), 1, "{held:?}");
-            assert_ne!(lease_of(&server, &held[0]), lease);
-        }
-        Err(error) => assert!(error.is_lost() || error.is_unavailable(), "{error:?}"),
+    let next = within("the lock", b.lock("k").into_future()).await.unwrap();
+    assert!(next.is_held());
+    assert_ne!(lease_of(&server, &claims(&server, "k")[0]), lease);
+}
+
+/// t30: one that hears nothing of it, and is told that the lock is free, does not take that for its turn.
+#[tokio::test]
+async fn t30_a_lease_that_ends_unheard() {
+    let server = EtcdServer::start();
+    // Below an engine there is nobody who listens.
+    let (a, deaf) = (locker(&server.url()).await, Arc::new(etcd(&server.url()).await));
+    for ttl in [TTL_DEFAULT, LONG] {
+        let guard = a.lock("k").await.unwrap();
+        let (store, one) = (deaf.clone(), claim("k", ttl));
+        let waiting = tokio::spawn(async move { store.acquire(&one).await });
+        claims_are(&server, "k", 2).await;
+        server.revoke(&lease_of(&server, &claims(&server, "k")[1]));
+        guard.release().await.unwrap();
+        let fault = within("an end of the wait", waiting).await.unwrap().unwrap_err();
+        assert_eq!(fault.to_string(), ENDED);
+        claims_are(&server, "k", 0).await;
     }
 }
 
-async fn claims_are_without(server: &EtcdServer, gone: &str) {
-    let is_gone = || async { !claims(server, "k").iter().any(|claim| claim == gone) };
-    eventually("the claim to go", is_gone).await;
-}
-
-/// t30: the same where the waiter is cut off, and hears of nothing until it is back.
+/// t30: a waiter that is cut off knows by its own clock, on time, that its place is lost.
 #[tokio::test]
 async fn t30_a_waiter_cut_off_for_longer_than_its_lease() {
     let (server, proxy) = proxied();
@@ -103,24 +118,20 @@ async fn t30_a_waiter_cut_off_for_longer_than_its_lease() {
     let guard = a.lock("k").await.unwrap();
     let waiting = tokio::spawn(b.lock("k").into_future());
     claims_are(&server, "k", 2).await;
-    let queued = claims(&server, "k")[1].clone();
+    let at = Instant::now();
     proxy.black_hole(&[Way::Requests, Way::Replies]);
-    claims_are_without(&server, &queued).await;
-    guard.release().await.unwrap();
-    let third = a.lock("k").await.unwrap();
+    let error = within("an end of the wait", waiting).await.unwrap().unwrap_err();
+    // Its session was kept alive up to half a second before.
+    assert!(at.elapsed() < SHORT + SLACK / 2, "{:?}", at.elapsed());
+    assert!(error.is_unavailable() && whole(&error).ends_with(ENDED), "{}", whole(&error));
     proxy.cut(Cut::Reset);
     proxy.heal();
-    lapse(SHORT).await;
-    assert!(third.is_held());
-    if waiting.is_finished() {
-        let ended = waiting.await.unwrap();
-        assert!(ended.is_err(), "it is not its turn");
-        return;
-    }
-    third.release().await.unwrap();
-    if let Ok(next) = within("an end of the wait", waiting).await.unwrap() {
-        assert!(next.is_held() && claims(&server, "k").len() == 1);
-    }
+    claims_are(&server, "k", 1).await;
+    let waiting = tokio::spawn(b.lock("k").into_future());
+    claims_are(&server, "k", 2).await;
+    assert!(guard.is_held() && !waiting.is_finished());
+    guard.release().await.unwrap();
+    assert!(within("its turn", waiting).await.unwrap().unwrap().is_held());
 }
 
 /// t67: a server that grants more than was asked for: that is what is counted with.

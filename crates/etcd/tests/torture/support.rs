@@ -4,12 +4,13 @@ use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Backend, Grant};
+use tenure_core::backend::{Attempt, Backend, Grant, Loss};
+use tenure_core::time::Clock;
 use tenure_core::{Claim, Error, Guard, Key, Locker, Terms, Token};
 use tenure_etcd::{Builder, Etcd};
 use tenure_testkit::servers::proxy::Proxy;
 use tenure_testkit::servers::{EtcdCluster, EtcdServer};
-use tenure_testkit::wait::eventually;
+use tenure_testkit::wait::{eventually, within};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Short, so that a test of a time-out does not take long.
@@ -18,6 +19,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 /// So long that no test ends in time because of it: what is freed was undone.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
+/// How late something that is promised for a moment may come on a slow machine: less than a second, so that a second too
+/// late is found.
+pub(crate) const SLACK: Duration = Duration::from_millis(800);
 /// What all claims are under.
 pub(crate) const LOCKS: &str = "tenure/lock/";
 
@@ -111,6 +115,16 @@ pub(crate) fn lease_of(server: &EtcdServer, claim: &str) -> String {
     let said = server.ctl(&["get", "--write-out=fields", claim]);
     let lease = said.lines().find_map(|line| line.strip_prefix("\"Lease\" : "));
     format!("{:x}", lease.expect("a lease").parse::<i64>().expect("a number"))
+}
+
+/// Waits for the loss of a lock that nobody renews any more. It comes when the lease ends by our clock, neither before nor
+/// later.
+pub(crate) async fn lost_on_time(guard: &Guard) -> Loss {
+    let loss = within("the loss", guard.lost()).await;
+    let (now, until) = (Clock::system().now(), guard.valid_until());
+    assert!(!guard.is_held() && now >= until, "{:?} too early", until.since(now));
+    assert!(now <= until.after(SLACK), "{:?} too late", now.since(until));
+    loss
 }
 
 /// Not both at once.
