@@ -176,9 +176,9 @@ impl Shared {
             return Ok(session);
         }
         let longest = self.calls.connect_timeout() + self.calls.response_timeout();
-        let Ok(_one) = tokio::time::timeout(longest, self.sessions.making.lock()).await else {
-            return Err(self.trouble(Cause::NotNow, "no session could be begun yet", ""));
-        };
+        // The task that makes it may be on a runtime that stands still. It is waited for as long as a request may take;
+        // then another session is made, which does no harm.
+        let _one = tokio::time::timeout(longest, self.sessions.making.lock()).await;
         match self.sessions.shared(ttl, self.clock.now()) {
             Some(session) => Ok(session),
             None => self.new_session(Kind::Shared, ttl).await,

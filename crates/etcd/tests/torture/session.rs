@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::TTL_DEFAULT;
 use tenure_core::backend::{Backend as _, Loss};
+use tenure_core::{Locker, TTL_DEFAULT};
 use tenure_testkit::servers::EtcdServer;
 use tenure_testkit::servers::proxy::{Cut, Deed, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse, within};
 
 use crate::support::{
-    LONG, SHORT, SLACK, claim, claims, claims_are, etcd, exclude, lease_of, locker, of_ttl,
-    proxied, through, whole,
+    LONG, SHORT, SLACK, builder, claim, claims, claims_are, etcd, exclude, lease_of, locker,
+    of_ttl, proxied, through, whole,
 };
 
 /// t31: a keep-alive stream that is cut again and again is made anew each time before the lease ends.
@@ -66,6 +66,38 @@ async fn t31_a_revoked_lease() {
     assert!(next.is_held() && next.fence() > one.fence());
     let again = within("a lock", a.lock("two").into_future()).await.unwrap();
     assert!(again.is_held() && again.fence() > two.fence());
+}
+
+/// A session that is being made on a runtime which stands still keeps nobody else from making one.
+#[test]
+fn a_session_on_a_runtime_that_stands_still() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (_server, proxy) = proxied();
+    let patient = builder(&through(&proxy)).response_timeout(Duration::from_secs(2));
+    let a = Locker::new(patient.connect_later().unwrap());
+    let (go_on, still) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (a, proxy) = (&a, &proxy);
+        scope.spawn(move || {
+            runtime().block_on(async {
+                // Connects.
+                a.inspect("k").await.unwrap();
+                proxy.black_hole(&[Way::Replies]);
+                let making = tokio::spawn(a.lock("k").into_future());
+                eventually("it to be under way", || async { proxy.struck() > 0 }).await;
+                proxy.heal();
+                let _ = still.recv();
+                making.abort();
+            });
+        });
+        runtime().block_on(async {
+            eventually("it to be under way", || async { proxy.struck() > 0 }).await;
+            let guard = within("a lock", a.lock("other").into_future()).await.unwrap();
+            assert!(guard.is_held());
+            drop(go_on);
+            guard.release().await.unwrap();
+        });
+    });
 }
 
 /// What a wait ends with whose session has ended.
