@@ -55,7 +55,6 @@ mod process {
 
     use tenure_core::{Guard, Locker};
     use tenure_etcd::Etcd;
-    use tenure_testkit::conformance::start;
     use tenure_testkit::process::Program;
     use tenure_testkit::register::FileRegister;
     use tenure_testkit::servers::EtcdServer;
@@ -71,7 +70,8 @@ mod process {
     /// Has the lock `key`, which a process leaves that is gone now.
     async fn inherited(rival: &Locker, key: &str) -> Guard {
         let gone = Instant::now();
-        let guard = within("the rival's turn", rival.lock(key).into_future()).await.expect("the lock");
+        let guard = within("the rival's turn", rival.lock(key).into_future()).await;
+        let guard = guard.expect("it is freed");
         assert!(gone.elapsed() < FREED_WITHIN, "{:?}", gone.elapsed());
         guard
     }
