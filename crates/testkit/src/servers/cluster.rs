@@ -554,4 +554,30 @@ mod tests {
             assert_eq!(heir.client().text(&["GET", key]).as_deref(), Some("1"), "{key}");
         }
     }
+
+    /// A key of a slot that has moved comes back with a replica that had not heard of the move: its new
+    /// master keeps it, out of reach, and nobody but an operator can remove it.
+    #[test]
+    fn a_replica_that_missed_a_move() {
+        let cluster = RedisCluster::start();
+        let slot = cluster.slot_of("a");
+        let from = cluster.owner(slot);
+        let replica = cluster.replica_of(from);
+        ok(from.client().command(&["SET", "a", "1"]));
+        assert_eq!(from.client().command(&["WAIT", "1", "5000"]), Reply::Int(1));
+        ok(replica.client().command(&["CONFIG", "SET", "masterauth", "wrong"]));
+        eventually_blocking("the replica to be cut off", || {
+            from.client().command(&["CLIENT", "KILL", "TYPE", "replica"]);
+            info(from, &["INFO", "replication"]).contains("connected_slaves:0")
+        });
+        let to = cluster.masters().into_iter().find(|node| node.port() != from.port());
+        let to = to.expect("three masters");
+        cluster.move_slot(slot, to);
+        from.kill();
+        eventually_blocking("the replica to take over", || is_master(replica));
+        assert_eq!(to.client().text(&["GET", "a"]).as_deref(), Some("1"));
+        assert_eq!(replica.client().command(&["DBSIZE"]), Reply::Int(1));
+        let moved = replica.client().command(&["DEL", "a"]);
+        assert!(matches!(moved, Reply::Error(error) if error.starts_with("MOVED")));
+    }
 }
