@@ -1,4 +1,4 @@
-//! What an application sees: requests in, answers out, on `memory:`.
+//! What an application sees: requests in, answers out, mostly on `memory:`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -8,3 +8,4 @@ mod owner;
 mod problem;
 mod fence;
 mod gone;
+mod server;

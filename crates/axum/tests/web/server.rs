@@ -1,0 +1,62 @@
+//! A server that does not answer: what requests for the same key are told.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post as posted;
+use tenure::Locker;
+use tenure::axum::LockLayer;
+use tenure::redis::Redis;
+use tenure_testkit::servers::RedisServer;
+use tenure_testkit::servers::proxy::{Cut, Proxy, Way};
+
+use crate::support::post;
+
+/// A Redis behind a proxy, and a service on it: `/now` does not wait for the lock, `/later` waits a second.
+async fn service() -> (RedisServer, Proxy, Router) {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port());
+    let timeout = Duration::from_millis(500);
+    let redis = Redis::builder(&proxy.url()).connect_timeout(timeout).response_timeout(timeout);
+    let locker = Locker::new(redis.connect().await.unwrap());
+    let now = LockLayer::path(&locker, "order:{id}").unwrap();
+    let later = now.clone().options(|lock, _| lock.wait(Duration::from_secs(1)));
+    let app = Router::new()
+        .route("/now/{id}", posted(async || ()).layer(now))
+        .route("/later/{id}", posted(async || ()).layer(later));
+    assert_eq!(post(&app, "/now/1").await.status, StatusCode::OK);
+    (server, proxy, app)
+}
+
+/// What eight requests for the same order are answered that come at the same time.
+async fn all(app: &Router, path: &'static str) -> Vec<u16> {
+    let ask = |_| {
+        let app = app.clone();
+        tokio::spawn(async move { post(&app, path).await.status.as_u16() })
+    };
+    let (asked, mut answers) = ((0..8).map(ask).collect::<Vec<_>>(), Vec::new());
+    for answer in asked {
+        answers.push(answer.await.unwrap());
+    }
+    answers
+}
+
+/// E2, t45: a server that hangs is answered 503 to every request, not 409 to all but the first.
+#[tokio::test]
+async fn e2_a_server_that_hangs_is_unavailable_to_all() {
+    let (_server, proxy, app) = service().await;
+    proxy.black_hole(&[Way::Requests, Way::Replies]);
+    assert_eq!(all(&app, "/now/1").await, [503; 8]);
+    assert_eq!(all(&app, "/later/1").await, [503; 8]);
+}
+
+/// E2: so is one that is gone.
+#[tokio::test]
+async fn e2_a_server_that_is_gone_is_unavailable_to_all() {
+    let (_server, proxy, app) = service().await;
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    assert_eq!(all(&app, "/now/1").await, [503; 8]);
+    assert_eq!(all(&app, "/later/1").await, [503; 8]);
+}
