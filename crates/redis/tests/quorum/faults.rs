@@ -195,7 +195,8 @@ async fn t04_lost_answers() {
     eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
 }
 
-/// t05, t10: a wait that is given up while nodes stand still leaves nothing on them once they go on.
+/// t05, t10: a claim that is given up while nodes stand still is undone once they go on: at most a minority
+/// keeps its vote, and that stops nobody.
 #[tokio::test]
 async fn t05_votes_that_come_late() {
     let nodes = Nodes::start();
@@ -208,7 +209,8 @@ async fn t05_votes_that_come_late() {
     assert!(first.is_err(), "three nodes have not answered");
     nodes.0[..3].iter().for_each(RedisServer::go_on);
     eventually("the claim to be undone", || async { store.abandon(&asked).await.is_ok() }).await;
-    eventually("nothing to be left", || async { nodes.locked("k") == 0 }).await;
+    assert!(nodes.locked("k") < 3, "{:?}", nodes.locks("k"));
+    within("the lock", store.acquire(&claim("k", TTL))).await.unwrap();
 }
 
 /// t50: a release that no majority answers is unknown; asked for again, it is done.
