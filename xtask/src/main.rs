@@ -70,6 +70,10 @@ fn bench(args: &[&str]) -> Done {
     shell::run(std::process::Command::new(program).arg("--check").args(args))
 }
 
+/// How many tests of a binary run at a time. Most of them wait for a lease to end or a server to answer, so
+/// many more than there are processors can.
+const TESTS_AT_A_TIME: &str = "8";
+
 /// Every check, cheapest first, then every test.
 fn test(times: u32) -> Done {
     packages::install()?;
@@ -84,7 +88,10 @@ fn test(times: u32) -> Done {
     cargo(&["build", "--workspace", "--all-targets", "--locked"])?;
     for round in 1..=times {
         println!("tests, round {round} of {times}");
-        cargo(&["test", "--workspace", "--locked"])?;
+        shell::run(
+            shell::cargo_command(&["test", "--workspace", "--locked"])
+                .env("RUST_TEST_THREADS", TESTS_AT_A_TIME),
+        )?;
     }
     Ok(())
 }
