@@ -6,6 +6,8 @@
     reason = "test code; the figures are worth reading"
 )]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_testkit::campaign::{
@@ -16,6 +18,15 @@ use tenure_testkit::campaign::{
 const PROGRAM: &str = env!("CARGO_BIN_EXE_campaign");
 /// How long faults go on.
 const TIME: Duration = Duration::from_secs(6);
+
+/// Two campaigns run at a time, however many tests do: each needs a processor, or too little happens in its
+/// time to prove anything.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let turn = &TURNS[NEXT.fetch_add(1, Ordering::Relaxed) % TURNS.len()];
+    turn.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn is_kept(outcome: &Outcome) {
     println!("{outcome}");
@@ -31,6 +42,7 @@ fn is_kept(outcome: &Outcome) {
 /// overlaps, fences rise, no fenced update is lost, and every key is had again.
 #[test]
 fn a_campaign_that_keeps_data_is_clean() {
+    let _turn = turn();
     let plan = Plan::new(3, TIME, Promise::Everything, PROGRAM);
     is_kept(&campaign::run(&RedisArena::persistent(), &RedisArena::KEEP, &plan));
 }
@@ -39,6 +51,7 @@ fn a_campaign_that_keeps_data_is_clean() {
 /// is lost, and holders hear of their loss.
 #[test]
 fn a_campaign_that_destroys_data_is_ordered() {
+    let _turn = turn();
     let plan = Plan::new(4, TIME, Promise::Order, PROGRAM);
     let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
     is_kept(&outcome);
@@ -49,6 +62,7 @@ fn a_campaign_that_destroys_data_is_ordered() {
 /// key is had again; nothing is had from a former master that comes back.
 #[test]
 fn a_campaign_of_failovers_is_ordered() {
+    let _turn = turn();
     let plan = Plan::new(7, TIME * 2, Promise::Order, PROGRAM);
     let outcome = campaign::run(&SentinelArena::start(), &SentinelArena::FAULTS, &plan);
     println!("{outcome}");
@@ -60,6 +74,7 @@ fn a_campaign_of_failovers_is_ordered() {
 /// still, with clients that are struck too, nobody overlaps, fences rise, and every key is had again.
 #[test]
 fn a_campaign_on_a_cluster_is_clean() {
+    let _turn = turn();
     let plan = Plan::new(9, TIME * 2, Promise::Everything, PROGRAM);
     let outcome = campaign::run(&ClusterArena::start(), &ClusterArena::KEEP, &plan);
     println!("{outcome}");
@@ -71,6 +86,7 @@ fn a_campaign_on_a_cluster_is_clean() {
 /// had again.
 #[test]
 fn a_campaign_of_deaths_in_a_cluster_is_ordered() {
+    let _turn = turn();
     let plan = Plan::new(10, TIME * 2, Promise::Order, PROGRAM);
     let outcome = campaign::run(&ClusterArena::start(), &ClusterArena::DESTROY, &plan);
     println!("{outcome}");
@@ -82,6 +98,7 @@ fn a_campaign_of_deaths_in_a_cluster_is_ordered() {
 /// clients that are too: nobody overlaps, fences rise, and every key is had again.
 #[test]
 fn a_campaign_on_etcd_is_clean() {
+    let _turn = turn();
     let plan = Plan::new(7, TIME * 3, Promise::Everything, PROGRAM).at(Pace::slow());
     is_kept(&campaign::run(&EtcdArena::start(), &EtcdArena::KEEP, &plan));
 }
@@ -90,6 +107,7 @@ fn a_campaign_on_etcd_is_clean() {
 /// update is lost, and holders hear of their loss.
 #[test]
 fn a_campaign_of_operators_on_etcd_is_ordered() {
+    let _turn = turn();
     let plan = Plan::new(8, TIME * 2, Promise::Order, PROGRAM).at(Pace::slow());
     let outcome = campaign::run(&EtcdArena::start(), &EtcdArena::DESTROY, &plan);
     is_kept(&outcome);
@@ -99,6 +117,7 @@ fn a_campaign_of_operators_on_etcd_is_ordered() {
 /// A campaign can be fought on any engine: here with stops and kills on `file:`.
 #[test]
 fn a_campaign_elsewhere_is_clean() {
+    let _turn = turn();
     let dir = tempfile::tempdir().expect("a temporary directory");
     let arena = Elsewhere::at(format!("file:{}", dir.path().join("locks").display()));
     let plan = Plan::new(6, TIME / 2, Promise::Everything, PROGRAM);
@@ -110,6 +129,7 @@ fn a_campaign_elsewhere_is_clean() {
 /// The judge is not blind: the same faults under the promise that they break make it complain.
 #[test]
 fn a_broken_promise_is_found() {
+    let _turn = turn();
     let mut plan = Plan::new(5, TIME / 2, Promise::Order, PROGRAM);
     plan.promise = Promise::Everything;
     let outcome = campaign::run(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan);
