@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -56,7 +57,10 @@ fn program(args: &[&str]) -> Command {
     command
 }
 
+/// One run at a time, however many tests there are: a run measures, and would measure the others too.
 fn done(args: &[&str]) -> Done {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     told(program(args).output().unwrap())
 }
 
