@@ -72,7 +72,7 @@ fn bench(args: &[&str]) -> Done {
 
 /// How many tests of a binary run at a time. Most of them wait for a lease to end or a server to answer, so
 /// many more than there are processors can.
-const TESTS_AT_A_TIME: &str = "4";
+const TESTS_AT_A_TIME: &str = "3";
 
 /// Every check, cheapest first, then every test.
 fn test(times: u32) -> Done {
