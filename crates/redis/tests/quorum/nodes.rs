@@ -74,7 +74,8 @@ async fn t63_a_node_that_wants_a_password() {
     let [closed, other] = [(); 2].map(|()| RedisServer::start_with(&password));
     let error = refused(&[one.port(), closed.port(), other.port()]).await;
     assert!(error.is_refused(), "{error:?}");
-    assert!(error.to_string().contains(&closed.port().to_string()), "{error}");
+    let named = [closed, other].map(|node| error.to_string().contains(&node.port().to_string()));
+    assert_ne!(named, [false; 2], "{error}");
 }
 
 /// t61: with fewer than a majority there is no quorum to connect to; with a majority there is.
