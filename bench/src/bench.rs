@@ -1,4 +1,4 @@
-//! What is asked: which figures, where, how often and for how long.
+//! The parameters of a bench: which figures, on which server, how often and for how long.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use crate::report::{Figure, Report};
 use crate::usage::leave_a_processor;
 use crate::{cluster, embedded, etcd, quorum, redis, sentinel};
 
-/// Fewer rounds have no median to speak of.
+/// Fewer rounds do not yield a reliable median.
 const ROUNDS_DEFAULT: u32 = 20;
-/// How often a long silence is broken.
+/// How often progress is reported during a sleep.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// How much is done.
+/// How much is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// Enough for figures that can be repeated: a quarter of a second per side and round, three
-    /// renewal periods of what is held.
+    /// Enough for repeatable figures: a quarter of a second per side and round, and three renewal periods for
+    /// held locks.
     #[default]
     Full,
-    /// For a glance: the same tasks and locks for a tenth of the time or less.
+    /// For a quick look: the same tasks and locks for a tenth of the time or less.
     Quick,
 }
 
 impl Size {
-    /// How long one side goes on in one round.
+    /// How long one side runs in one round.
     pub(crate) fn lap(self) -> Duration {
         match self {
             Size::Full => Duration::from_millis(250),
@@ -42,7 +42,7 @@ impl Size {
         }
     }
 
-    /// How long processes wait, and then fight.
+    /// How long processes wait, and then compete.
     pub(crate) fn fight(self) -> Duration {
         match self {
             Size::Full => Duration::from_secs(10),
@@ -82,21 +82,21 @@ enum Place {
     Etcd(String),
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// What is being measured.
+    /// The figure that is being measured.
     pub figure: &'static str,
-    /// How much of the whole run is done, from 0 to 1.
+    /// The completed part of the whole run, from 0 to 1.
     pub done: f64,
 }
 
 impl Bench {
-    /// The server that `url` names, or the embedded engines in a space of their own.
+    /// A bench on the server at `url`, or on the embedded engines in a separate space.
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for a server that is not measured (yet).
+    /// [`Error::Usage`] for a scheme without a bench.
     pub fn new(url: Option<&str>) -> Result<Self, Error> {
         let scheme = url.and_then(|url| url.split_once(':')).map(|(scheme, _)| scheme);
         let place = match (scheme, url) {
@@ -116,19 +116,19 @@ impl Bench {
         Ok(Bench { place, only, rounds: ROUNDS_DEFAULT, size: Size::Full, all_processors })
     }
 
-    /// Only figures whose name contains this.
+    /// Measures only figures whose name contains this.
     pub fn only(mut self, part: impl Into<String>) -> Self {
         self.only = part.into();
         self
     }
 
-    /// How many rounds make a median.
+    /// Sets the number of rounds for a median.
     pub fn rounds(mut self, rounds: u32) -> Self {
         self.rounds = rounds.max(1);
         self
     }
 
-    /// How much is done in each.
+    /// Sets how much is measured in each round.
     pub fn size(mut self, size: Size) -> Self {
         self.size = size;
         self
@@ -140,17 +140,18 @@ impl Bench {
         self
     }
 
-    /// Whether it is the embedded engines that are measured.
+    /// Whether the embedded engines are measured.
     pub fn is_embedded(&self) -> bool {
         matches!(self.place, Place::Embedded)
     }
 
-    /// Measures, until done or told to stop, and leaves nothing behind either way. With a server, this
-    /// process keeps off one processor from then on, unless it is to use [all](Self::all_processors).
+    /// Measures until it is done or `stop` is cancelled, and leaves no keys behind either way. With a server,
+    /// this process does not use one of the processors from then on, unless
+    /// [`all_processors`](Self::all_processors) is set.
     ///
     /// # Errors
     ///
-    /// What went wrong; [`Error::Stopped`] if `stop` was cancelled; [`Error::Usage`] if no figure has
+    /// The error that ended it; [`Error::Stopped`] if `stop` was cancelled; [`Error::Usage`] if no figure has
     /// such a name.
     pub async fn run(
         &self,
@@ -171,7 +172,7 @@ impl Bench {
                 let site = redis::Site::connect(url).await?;
                 let measure = async |run: &Run<'_>, kind| redis::measure(run, &site, kind).await;
                 let report = self.run_all("redis", &entries, (stop, progress), measure).await;
-                // Whatever happened; the first trouble is the one to tell.
+                // Clear in any case; the first error is the one to report.
                 let cleared = site.clear().await;
                 report.and_then(|report| cleared.map(|()| report))
             }
@@ -229,7 +230,7 @@ impl Bench {
         Ok(report)
     }
 
-    /// Whether a figure is asked for, by a part of its name.
+    /// Whether a figure is selected, by a part of its name.
     fn wants(&self, name: &str) -> bool {
         name.contains(&self.only)
     }
@@ -246,20 +247,20 @@ impl Bench {
     }
 }
 
-/// What is measured in one go: the names of its figures, and of what kind they are.
+/// Figures that are measured together: their names and their kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<K> {
     pub(crate) names: &'static [&'static str],
     pub(crate) kind: K,
 }
 
-/// The measuring of one entry.
+/// The measurement of one entry.
 pub(crate) struct Run<'a> {
     bench: &'a Bench,
     stop: &'a CancellationToken,
     progress: &'a dyn Fn(Progress),
     figure: &'static str,
-    /// Which of how many.
+    /// The index of the entry, and the number of entries.
     place: (usize, usize),
 }
 
@@ -284,14 +285,14 @@ impl Run<'_> {
         if self.stop.is_cancelled() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Says how much of this entry is done.
+    /// Reports how much of this entry is done.
     pub(crate) fn tell(&self, part: f64) {
         let (index, count) = self.place;
         let done = (index as f64 + part) / count as f64;
         (self.progress)(Progress { figure: self.figure, done });
     }
 
-    /// Lets `span` pass, unless told to stop.
+    /// Sleeps for `span`, or until `stop` is cancelled.
     pub(crate) async fn sleep(&self, span: Duration) -> Result<(), Error> {
         let started = std::time::Instant::now();
         while let Some(left) = span.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) {

@@ -1,25 +1,25 @@
-//! What keeps a bench from being finished.
+//! The errors of a bench.
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody asked to stop. Nothing is left behind.
+    /// The user asked to stop. No keys are left behind.
     #[error("stopped")]
     Stopped,
-    /// What was asked makes no sense.
+    /// The arguments are invalid.
     #[error("{0}")]
     Usage(String),
-    /// Our own side failed.
+    /// Our side failed.
     #[error(transparent)]
     Lock(#[from] tenure::Error),
     /// The bare driver failed.
     #[error("the bare driver: {0}")]
     Bare(#[from] redis::RedisError),
-    /// The system failed.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] std::io::Error),
-    /// Something was not as it must be.
+    /// An unexpected state.
     #[error("{0}")]
     Surprise(String),
 }

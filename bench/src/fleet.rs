@@ -1,5 +1,4 @@
-//! Several lockers, each with connections, a thread and a runtime of its own, as so many processes
-//! have.
+//! Several lockers, each with its own connections, thread and runtime, like separate processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,15 +7,15 @@ use std::time::Duration;
 use tenure::Locker;
 use tokio::task::JoinSet;
 
+use crate::client_thread::Home;
 use crate::error::Error;
-use crate::home::Home;
 use crate::rounds::{Lap, together_at};
 
-/// How long the end of a run waits for locks that are still held.
+/// How long a shutdown waits for locks that are still held.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
-/// What is passed round.
+/// The key that the lockers hand over.
 pub(crate) const KEY: &str = "passed-round";
-/// Stands for the holder before the first one.
+/// The number of the previous holder before there is one.
 const NOBODY: usize = usize::MAX;
 
 pub(crate) struct Fleet {
@@ -25,7 +24,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// So many, each made by `another` where it is to live.
+    /// Creates `size` lockers by `another`, each on its own thread.
     pub(crate) async fn connect<F>(size: usize, another: impl Fn() -> F) -> Result<Self, Error>
     where
         F: Future<Output = Result<Locker, Error>> + Send + 'static,
@@ -43,13 +42,13 @@ impl Fleet {
         &self.lockers
     }
 
-    /// Where each of them lives.
+    /// The thread of each locker.
     pub(crate) fn homes(&self) -> &[Home] {
         &self.homes
     }
 
-    /// Each takes the same key and gives it back, again and again. How often it had another holder
-    /// than before: a locker that gets it twice in a row has not handed it over.
+    /// All lockers acquire and release the same key in a loop. Returns how often the holder changed: if one
+    /// locker gets the lock twice in a row, that is not a hand-over.
     pub(crate) async fn pass_round(&self, lap: Lap) -> Result<u64, Error> {
         let last = Arc::new(AtomicUsize::new(NOBODY));
         together_at(self.homes.iter().map(Home::runtime), |number| {
@@ -70,7 +69,7 @@ impl Fleet {
         .await
     }
 
-    /// Ends them all, with their threads and connections.
+    /// Shuts all lockers down, with their threads and connections.
     pub(crate) async fn close(self) {
         let close = async |locker: Locker| drop(locker.shutdown(DRAIN).await);
         self.lockers.into_iter().map(close).collect::<JoinSet<_>>().join_all().await;

@@ -1,14 +1,15 @@
-//! What tenure costs, beside what the bare thing costs, in the same run.
+//! The cost of tenure against the cost of the bare commands, in the same run.
 //!
-//! In: a [`Bench`], which says what to measure, where and how often. Out: a [`Report`], as a table for
-//! people or as JSON. `cargo xtask bench` is the way to run it.
+//! In: a [`Bench`], which defines the figures, the server and the number of rounds. Out: a [`Report`], as a
+//! table for people or as JSON. Run it with `cargo xtask bench`.
 //!
-//! Medians of interleaved rounds, so that a busy machine hits both sides alike. A metrics recorder and
-//! a log subscriber are installed ([`observe`]), as in a real service.
+//! Figures are medians of interleaved rounds, so that a busy machine affects both sides alike. A metrics
+//! recorder and a log subscriber are installed ([`observe`]), as in a real service.
 //!
-//! The modules in reading order: `bench` (what is asked), `embedded/`, `redis/`, `sentinel`, `quorum/` and `etcd/` (a module per
-//! kind of figure), `fleet` and `home` (clients as in processes of their own), `rounds`, `local` and `held`
-//! (how they are measured), `usage` (what a process uses), `report`.
+//! The modules in reading order: `bench` (parameters), `embedded/`, `redis/`, `sentinel`, `quorum/`,
+//! `cluster/` and `etcd/` (the figures of each engine), `fleet` and `client_thread` (clients as in separate
+//! processes), `rounds`, `local` and `renewal_cost` (how they are measured), `usage` (resources of a
+//! process), `observe`, `report`, `error`.
 
 mod bench;
 mod cluster;
@@ -18,10 +19,10 @@ mod sentinel;
 mod quorum;
 mod etcd;
 mod fleet;
-mod home;
+mod client_thread;
 mod rounds;
 mod local;
-mod held;
+mod renewal_cost;
 mod usage;
 mod observe;
 mod report;

@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: what locks cost here, beside what the bare thing costs.
+//! `cargo xtask bench`: the cost of locks on this machine, against the cost of the bare commands.
 //!
-//! In: the arguments. Out: a table or JSON on stdout; a bar on stderr meanwhile, if that is a terminal.
-//! The measuring is in the library.
+//! In: the arguments. Out: a table or JSON on stdout; meanwhile a progress bar on stderr, if that is a
+//! terminal. The library does the measuring.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -12,44 +12,44 @@ use tenure_bench::{Bench, Error, Progress, Report, Size};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The end of `--check` when a bar is missed.
+/// The exit status of `--check` if a bar is missed.
 const MISSED: u8 = 1;
-/// As `tenure` ends: what was asked makes no sense, nobody can be reached, signal N came.
+/// The same exit statuses as `tenure`: invalid arguments, server unreachable, ended by signal N.
 const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
 const SIGNALLED: u8 = 128;
-/// Parts of the bar: fine enough for a wide terminal.
+/// The resolution of the progress bar: enough for a wide terminal.
 const PARTS: u64 = 1_000;
 
-/// Measures what locks cost here, beside what the bare commands cost
+/// Measures the cost of locks on this machine, against the cost of the bare commands
 #[derive(Debug, Parser)]
 #[command(after_help = AFTER_HELP, max_term_width = 100)]
 struct Args {
-    /// Where the locks are kept; without one, the embedded engines are measured
+    /// The URL of the server; without one, the embedded engines are measured
     #[arg(short, long, value_name = "URL", env = "TENURE_URL", hide_env_values = true)]
     url: Option<String>,
     /// Only figures whose name contains this, such as uncontended or held/10000
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     only: String,
-    /// How many rounds of each side make a median
+    /// The number of rounds of each side for a median
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// A glance: a tenth of the time or less, and rough figures
+    /// A quick look: a tenth of the time or less, and rough figures
     #[arg(long)]
     quick: bool,
-    /// Use the processor too that is otherwise left to a server on this machine
+    /// Also use the processor that is otherwise left to a server on this machine
     #[arg(long)]
     all_processors: bool,
-    /// End with 1 if a bar is missed
+    /// Exit with 1 if a bar is missed
     #[arg(long)]
     check: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Say nothing but errors
+    /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
-    /// Used by the bench itself: be one of the processes that fight for a lock.
+    /// Used by the bench itself: be one of the processes that compete for a lock.
     #[arg(long, hide = true, value_name = "URL")]
     contender: Option<String>,
 }
@@ -70,12 +70,12 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Whether it reaches the terminal or not, the status is the same.
+            // The exit status is the same if printing fails.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
-    // Several threads, as a service has.
+    // A multi-threaded runtime, as in a service.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let measured = runtime.map_err(Error::from).and_then(|runtime| match &args.contender {
         Some(url) => runtime.block_on(tenure_bench::contend(url)).map(|()| ExitCode::SUCCESS),
@@ -114,7 +114,7 @@ async fn measure(args: &Args) -> Result<ExitCode, Error> {
 
 fn show(report: &Report, args: &Args) -> ExitCode {
     let text = if args.json { report.json() } else { report.to_string() };
-    // A reader that has seen enough (`| head`) is not an error.
+    // A reader that closes the pipe early (`| head`) is not an error.
     let _ = io::stdout().write_all(text.as_bytes());
     let missed = report.missed();
     if missed.is_empty() {
@@ -126,7 +126,7 @@ fn show(report: &Report, args: &Args) -> ExitCode {
     ExitCode::from(if args.check { MISSED } else { 0 })
 }
 
-/// Runs until done. A signal asks it to stop, and it is waited for: it has keys to remove.
+/// Runs until done. A signal asks the run to stop, and we wait for its end, because it has keys to remove.
 async fn until_signalled<T>(
     run: impl Future<Output = T>,
     stop: &CancellationToken,
@@ -150,7 +150,7 @@ fn progress_bar(args: &Args) -> ProgressBar {
         false => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(Some(PARTS), target);
-    // A template of ours that is wrong would show in the first run; the default one will do.
+    // An invalid template would show in the first run; then the default style is used.
     let style = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {msg:18}");
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

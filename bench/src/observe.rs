@@ -1,4 +1,4 @@
-//! What a real service has installed: a metrics recorder and a log subscriber.
+//! A metrics recorder and a log subscriber, as a real service has.
 
 use std::time::Duration;
 
@@ -7,15 +7,14 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::error::Error;
 
-/// How often the recorder tidies up, as a scrape would make it do.
+/// How often the recorder does its upkeep, as a scrape would trigger it.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// Installs both, once. A subscriber that is there already stays. Call it inside a runtime, before the
-/// first lock.
+/// Installs both, once. An existing subscriber stays. Call it inside a runtime, before the first lock.
 ///
 /// # Errors
 ///
-/// If there is a metrics recorder already.
+/// If a metrics recorder is installed already.
 pub fn observe() -> Result<(), Error> {
     let recorder = PrometheusBuilder::new().install_recorder();
     let recorder = recorder.map_err(|error| Error::surprise(error.to_string()))?;
@@ -26,7 +25,7 @@ pub fn observe() -> Result<(), Error> {
         }
     });
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
-    // An error says that the caller has chosen one already.
+    // An error means that the caller has installed a subscriber already.
     let _ = log.with_max_level(LevelFilter::WARN).try_init();
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Figures, and how they are shown.
 //!
-//! The JSON is a promise: fields may be added, none changes its meaning without a new `schema`.
+//! The JSON is stable: fields may be added, but none changes its meaning without a new `schema`.
 
 use std::fmt;
 
@@ -12,30 +12,30 @@ const HEAD: [&str; COLUMNS] =
     ["FIGURE", "OURS", "BARE", "RATIO", "SPREAD", "BAR", "CPU", "CPU BARE", ""];
 const COLUMNS: usize = 9;
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) enum Measure {
-    /// What one cycle takes, and between which ratios the middle half of the rounds lies.
+    /// The time of one cycle, and the quartiles of the ratio over the rounds.
     Time { ours: Cycle, bare: Cycle, spread: (f64, f64) },
-    /// What we use of the processors, in µs per second.
+    /// Our use of the processors, in µs per second.
     Cpu { ours: f64 },
-    /// How often something happens.
+    /// A count.
     Count { ours: f64, bare: f64 },
-    /// A time in µs, and what is beside it, if anything is.
+    /// A time in µs, and the time of the other side, if there is one.
     Span { ours: f64, bare: Option<f64> },
 }
 
-/// What one cycle takes, in µs: by the clock, and of this process's processors.
+/// The time of one cycle in µs: by the clock, and of this process's processors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cycle {
     pub(crate) took: f64,
     pub(crate) cpu: f64,
 }
 
-/// Of what is measured for comparison only.
+/// The bar of a figure that is only for comparison.
 pub(crate) const NO_BAR: f64 = f64::INFINITY;
 
-/// One figure and its bar.
+/// One figure and its bar, which it must not exceed.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Figure {
     pub(crate) bar: f64,
 }
 
-/// A core's second, in µs: what our use of the processors is compared with.
+/// A second of one core, in µs, to which our use of the processors is compared.
 const CORE: f64 = 1e6;
 
 impl Figure {
@@ -56,7 +56,7 @@ impl Figure {
         }
     }
 
-    /// In µs, where it is a time.
+    /// Our time in µs, if the figure is a time.
     fn ours_us(&self) -> Option<f64> {
         match self.measure {
             Measure::Time { ours, .. } => Some(ours.took),
@@ -74,7 +74,7 @@ impl Figure {
         }
     }
 
-    /// The bar is one for the ratio, or for our time where nothing is bare.
+    /// The bar applies to the ratio, or to our time if there is no bare side.
     fn is_met(&self) -> bool {
         self.ratio().or(self.ours_us()).is_some_and(|measured| measured <= self.bar)
     }
@@ -127,14 +127,14 @@ impl Report {
         self.figures.extend(figures);
     }
 
-    /// The names of the figures whose bar was missed.
+    /// The names of the figures that miss their bar.
     pub fn missed(&self) -> Vec<&'static str> {
         let missed = self.figures.iter().filter(|figure| !figure.is_met());
         missed.map(|figure| figure.name).collect()
     }
 
-    /// One line of JSON. `ratio` is ours ÷ bare; `bar` is the most that it may be, or, where `ratio` is
-    /// `null`, the most that `ours_us` may be; or `null` for what has none. What is counted has no time.
+    /// One line of JSON. `ratio` is ours ÷ bare; `bar` is the maximum of it, or, where `ratio` is `null`, the
+    /// maximum of `ours_us`; `bar` is `null` for a figure without a bar. Counts have no times.
     pub fn json(&self) -> String {
         #[derive(Serialize)]
         struct Listing {
@@ -158,7 +158,7 @@ impl Report {
             bar: figure.bar,
         });
         let listing = Listing { schema: SCHEMA, backend: self.backend, results: results.collect() };
-        // Strings and numbers: there is nothing that could go wrong.
+        // Only strings and numbers, so this cannot fail.
         serde_json::to_string(&listing).unwrap_or_default() + "\n"
     }
 }
@@ -175,7 +175,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Names to the left, figures to the right.
+/// Names are aligned to the left, figures to the right.
 fn line(row: &[String; COLUMNS], widths: &[usize]) -> String {
     let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
         0 => format!("{cell:<width$}"),

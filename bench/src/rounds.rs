@@ -1,7 +1,7 @@
 //! Interleaved rounds of two sides.
 //!
-//! In: a way to run our side for a while, and one for the bare side. Out: what a cycle of each takes,
-//! as medians, and how far the rounds disagree.
+//! In: a function that runs our side for a while, and one for the bare side. Out: the time of a cycle of
+//! each, as medians, and the spread of the rounds.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,10 @@ use crate::error::Error;
 use crate::report::{Cycle, Measure};
 use crate::usage::cpu_time;
 
-/// How long a side goes on in one round, and whether it still does.
+/// A lap this long without a finished cycle is a failure.
+const LONGEST_LAP: Duration = Duration::from_secs(2);
+
+/// How long a side runs in one round, and whether it still does.
 #[derive(Clone, Debug)]
 pub(crate) struct Lap {
     until: Instant,
@@ -35,17 +38,17 @@ impl Lap {
     }
 }
 
-/// Runs both sides in turn, and gives what a cycle of each takes. A side runs for a [`Lap`] and says
-/// how many cycles that were.
+/// Runs both sides in turn, and returns the time of a cycle of each. A side runs for a [`Lap`] and returns
+/// its number of cycles.
 pub(crate) async fn interleave(
     run: &Run<'_>,
     mut ours: impl AsyncFnMut(Lap) -> Result<u64, Error>,
     mut bare: impl AsyncFnMut(Lap) -> Result<u64, Error>,
 ) -> Result<Measure, Error> {
     let (mut our, mut base) = (Vec::new(), Vec::new());
-    // The first round is for connections, scripts and caches, and does not count.
+    // The first round establishes connections, loads scripts and fills caches, and does not count.
     for round in 0..=run.rounds() {
-        // Each side goes first in every other round, so that no drift favours one.
+        // The sides alternate in going first, so that a drift does not favour one of them.
         let bare_first = round % 2 == 0;
         let early = if bare_first { Some(time(run, &mut bare).await?) } else { None };
         let ours = time(run, &mut ours).await?;
@@ -74,21 +77,25 @@ impl Cycle {
     }
 }
 
-/// One lap.
-async fn time(
+/// One lap. A lap without a finished cycle is repeated with twice the length: on a busy machine a short lap
+/// can be over before its tasks have run.
+pub(crate) async fn time(
     run: &Run<'_>,
     side: &mut impl AsyncFnMut(Lap) -> Result<u64, Error>,
 ) -> Result<Cycle, Error> {
-    let (started, before) = (Instant::now(), cpu_time());
-    let cycles = side(Lap::new(run)).await?;
-    let (took, used) = (started.elapsed(), cpu_time() - before);
-    run.must_go_on()?;
-    match cycles {
-        0 => Err(Error::surprise("not one cycle was done")),
-        cycles => {
-            let cycles = cycles as f64;
-            Ok(Cycle { took: micros(took) / cycles, cpu: micros(used) / cycles })
+    let mut span = run.size().lap();
+    loop {
+        let (started, before) = (Instant::now(), cpu_time());
+        let cycles = side(Lap::lasting(run, span)).await? as f64;
+        let (took, used) = (started.elapsed(), cpu_time() - before);
+        run.must_go_on()?;
+        if cycles > 0.0 {
+            return Ok(Cycle { took: micros(took) / cycles, cpu: micros(used) / cycles });
         }
+        if span > LONGEST_LAP {
+            return Err(Error::surprise("not one cycle was done"));
+        }
+        span *= 2;
     }
 }
 
@@ -101,7 +108,7 @@ where
     together_at(std::iter::repeat_n(&here, count), task).await
 }
 
-/// The same with each at a runtime of its own.
+/// Runs one task on each of these runtimes, and adds up their cycles.
 pub(crate) async fn together_at<'a, F>(
     places: impl IntoIterator<Item = &'a Handle>,
     task: impl Fn(usize) -> F,
@@ -116,7 +123,7 @@ where
     tasks.join_all().await.into_iter().sum()
 }
 
-/// The samples that divide the others as `parts` say.
+/// The quantiles of the samples at `parts`, each from 0 to 1.
 pub(crate) fn quantiles<const N: usize>(mut samples: Vec<f64>, parts: [f64; N]) -> [f64; N] {
     samples.sort_by(f64::total_cmp);
     let last = samples.len().saturating_sub(1) as f64;

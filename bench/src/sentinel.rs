@@ -1,7 +1,7 @@
-//! A Redis server that Sentinels name: our locks through them, beside our locks on the same server
-//! without them.
+//! A Redis server behind Sentinels: our locks through them, against our locks on the same server without
+//! them.
 //!
-//! All keys are under a prefix of the run's own, and gone when it ends.
+//! All keys have a random prefix of the run, and are deleted at the end.
 
 use tenure::Locker;
 use tenure::redis::Redis;
@@ -13,11 +13,11 @@ use crate::redis::{Bare, bare_client, clear, prefix};
 use crate::report::Figure;
 use crate::rounds::{Lap, interleave};
 
-/// Bar from the issue that brought Sentinel.
+/// The bar is from the issue that introduced Sentinel.
 pub(crate) const ENTRIES: &[Entry<()>] = &[Entry { names: &["sentinel/1"], kind: () }];
 const BAR: f64 = 1.1;
 
-/// Whether a URL of this scheme leads here.
+/// Whether URLs with this scheme belong to this module.
 pub(crate) fn is_sentinel(scheme: &str) -> bool {
     let rest = scheme.strip_suffix("+sentinel").or(scheme.strip_suffix("-sentinel"));
     rest.is_some_and(|scheme| ["redis", "rediss", "valkey", "valkeys"].contains(&scheme))
@@ -38,7 +38,7 @@ async fn cycles(locker: &Locker, key: &str, lap: Lap) -> Result<u64, Error> {
     Ok(cycles)
 }
 
-/// Both ways to the master, and the keys that are ours there.
+/// A locker through Sentinels, a direct one to the master, and our keys there.
 pub(crate) struct Site {
     through: Locker,
     direct: Locker,
@@ -58,7 +58,7 @@ impl Site {
         Ok(Site { through, direct, bare, prefix })
     }
 
-    /// Ends both sides and removes every key of this run.
+    /// Shuts both sides down and removes every key of this run.
     pub(crate) async fn clear(&self) -> Result<(), Error> {
         self.through.shutdown(DRAIN).await;
         self.direct.shutdown(DRAIN).await;
@@ -76,15 +76,15 @@ async fn master(parts: &Parts<'_>) -> Result<String, Error> {
     Ok(parts.server(&host, port))
 }
 
-/// The parts of a Sentinels' URL that matter here.
+/// The parts of a Sentinel URL that matter here.
 struct Parts<'a> {
-    /// `redis`, or with TLS.
+    /// Such as `redis`, or `rediss` with TLS.
     scheme: &'a str,
-    /// With the `@`: who we are to the master.
+    /// The login at the master, with the `@`.
     user: &'a str,
     first: &'a str,
     service: &'a str,
-    /// With the `/`.
+    /// The database, with the `/`.
     db: &'a str,
     query: &'a str,
 }
@@ -103,7 +103,7 @@ impl<'a> Parts<'a> {
         Ok(Parts { scheme, user, first, service, db, query })
     }
 
-    /// The first Sentinel, and who we are to it.
+    /// The URL of the first Sentinel, with its login.
     fn sentinel(&self) -> String {
         let said = |name: &str| {
             let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));

@@ -1,13 +1,13 @@
-//! What a process uses: time on the processors, sockets.
+//! Resources of a process: processor time and sockets.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// Leaves one processor to the server, if there is another: then both are always where they were before,
-/// as on two machines. Where they share all of them it is chance whether a request finds the other side
-/// awake beside it, and the same cycle takes half the time or twice, whosesoever it is.
+/// Leaves one processor to the server, if there is another: then client and server stay on separate
+/// processors, as on two machines. If they share all processors, it depends on chance whether a request finds
+/// the other side awake, and the same cycle takes half or twice the time, for both sides.
 #[cfg(target_os = "linux")]
 pub(crate) fn leave_a_processor() -> Result<(), Error> {
     use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
@@ -16,30 +16,30 @@ pub(crate) fn leave_a_processor() -> Result<(), Error> {
     let last = (0..CpuSet::MAX_CPU).rev().find(|processor| ours.is_set(*processor));
     let Some(last) = last.filter(|_| ours.count() > 1) else { return Ok(()) };
     ours.unset(last);
-    // Those that are there; what they start goes where they are.
+    // Set all current threads; threads that they start inherit the setting.
     for thread in std::fs::read_dir("/proc/self/task")? {
         let number = thread?.file_name().to_str().and_then(|number| number.parse().ok());
         if let Some(thread) = number.and_then(Pid::from_raw) {
-            // One that has just ended needs no place.
+            // A thread that has just ended can be ignored.
             let _ = sched_setaffinity(Some(thread), &ours);
         }
     }
     Ok(())
 }
 
-/// Elsewhere threads cannot be told where to run.
+/// Other systems do not let a process choose its processors.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn leave_a_processor() -> Result<(), Error> {
     Ok(())
 }
 
-/// What this process has used of the processors.
+/// The processor time of this process.
 pub(crate) fn cpu_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
 }
 
-/// What another process has used of them, by the scheduler's own count.
+/// The processor time of another process, from the scheduler's own statistics.
 pub(crate) fn cpu_time_of(pid: u32) -> Result<Duration, Error> {
     let mut nanos = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -50,7 +50,7 @@ pub(crate) fn cpu_time_of(pid: u32) -> Result<Duration, Error> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// How many sockets this process has open.
+/// The number of open sockets of this process.
 pub(crate) fn sockets() -> Result<u32, Error> {
     let is_socket = |path: &Path| {
         std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
@@ -66,7 +66,7 @@ pub(crate) fn sockets() -> Result<u32, Error> {
 mod tests {
     use super::*;
 
-    /// Whoever has several processors gives one up; whoever has one keeps it.
+    /// A process with several processors gives one up; a process with one keeps it.
     #[test]
     fn one_processor_is_left() {
         let count = || rustix::thread::sched_getaffinity(None).unwrap().count();

@@ -1,10 +1,10 @@
-//! What the tests need from the system, and where it comes from.
+//! The system packages that the tests need, and their installation.
 
 use std::process::{Command, Stdio};
 
 use crate::shell::{Done, run};
 
-/// A program that tests start, and the Debian package that has it.
+/// The programs that tests start, each with its Debian package.
 const NEEDED: [(&str, &str); 5] = [
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
@@ -12,10 +12,10 @@ const NEEDED: [(&str, &str); 5] = [
     ("redis-server", "redis-server"),
     ("unshare", "util-linux"),
 ];
-/// The service that a package starts by itself: tests start their own, on free ports.
+/// The packages that start a service by themselves. Tests start their own servers, on free ports.
 const SERVICES: [(&str, &str); 2] = [("etcd-server", "etcd"), ("redis-server", "redis-server")];
 
-/// Installs what is missing, and only that.
+/// Installs the missing packages.
 pub fn install() -> Done {
     let missing: Vec<&str> = NEEDED
         .iter()
@@ -38,9 +38,9 @@ pub fn install() -> Done {
     SERVICES.iter().filter(|(package, _)| is_new(package)).try_for_each(|(_, name)| stop(name))
 }
 
-/// Stops a service that we have just installed, now and for the next start of the machine.
+/// Stops a service that we have just installed, and disables it for the next boot.
 fn stop(service: &str) -> Done {
-    // As `systemctl` itself tells whether there is anything to speak to.
+    // The same check as `systemctl`: without this directory systemd does not run.
     match std::path::Path::new("/run/systemd/system").is_dir() {
         true => run(as_root("systemctl").args(["disable", "--quiet", "--now", service])),
         false => Ok(()),
@@ -53,7 +53,7 @@ fn apt(args: &[&str]) -> Command {
     command
 }
 
-/// With `sudo` for those who are not root.
+/// Uses `sudo` unless we are root.
 fn as_root(program: &str) -> Command {
     if is_root() {
         return Command::new(program);

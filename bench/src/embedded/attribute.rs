@@ -30,7 +30,7 @@ async fn by_attribute(locker: &Locker, id: u64) -> Result<u64, tenure::Error> {
     Ok(id)
 }
 
-/// What whoever writes it by hand writes: the same options, the same name for the metrics.
+/// The equivalent code by hand: the same options, and the same name for the metrics.
 async fn by_hand(locker: &Locker, id: u64) -> Result<u64, tenure::Error> {
     let request = locker.lock(format!("order:{id}")).name("order:{id}");
     let request = request.ttl(TTL).wait(Duration::ZERO).retry_interval(RETRY);

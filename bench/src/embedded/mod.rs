@@ -1,17 +1,17 @@
-//! The engines inside this program: `memory:` and `file:`, in a space of their own.
+//! The embedded engines `memory:` and `file:`, in a separate space.
 
 mod attribute;
 mod processes;
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
-use crate::held;
 use crate::local;
+use crate::renewal_cost;
 use crate::report::Figure;
 
 pub use processes::contend;
 
-/// What is measured.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Local,
@@ -43,7 +43,7 @@ pub(crate) async fn measure(run: &Run<'_>, kind: Kind) -> Result<Vec<Figure>, Er
 
 async fn measure_held(run: &Run<'_>) -> Result<Figure, Error> {
     let locker = tenure::connect("memory:held").await?;
-    let guards = held::take(run, &locker).await?;
-    let measure = held::keep(run, &guards).await?;
-    Ok(Figure { name: HELD, measure, bar: held::BAR })
+    let guards = renewal_cost::take(run, &locker).await?;
+    let measure = renewal_cost::keep(run, &guards).await?;
+    Ok(Figure { name: HELD, measure, bar: renewal_cost::BAR })
 }

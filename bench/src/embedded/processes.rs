@@ -1,4 +1,4 @@
-//! `file:` with ten waiting processes: what waiting costs, and how fast the lock changes hands.
+//! `file:` with ten waiting processes: the cost of waiting, and the time of a hand-over.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -17,11 +17,11 @@ use crate::usage::cpu_time_of;
 pub(crate) const WAITING: &str = "file/waiting/10";
 pub(crate) const HANDOVER: &str = "file/handover/10";
 const WAITERS: usize = 10;
-/// The most of a core that ten waiters may take.
+/// The largest part of a core that ten waiters may use.
 const WAITING_BAR: f64 = 0.01;
-/// The longest that a hand-over may take, in µs.
+/// The longest time that a hand-over may take, in µs.
 const HANDOVER_BAR: f64 = 20_000.0;
-/// How long each holds the lock once they fight for it.
+/// How long each process holds the lock when they compete.
 const HOLD: Duration = Duration::from_millis(5);
 
 pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Figure>, Error> {
@@ -43,7 +43,7 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Figure>, Error> {
     ])
 }
 
-/// What ten processes use that do nothing but wait.
+/// The processor time of ten processes that only wait.
 async fn waiting(run: &Run<'_>, waiters: &[Waiter]) -> Result<Measure, Error> {
     let (started, before) = (Instant::now(), used_by(waiters)?);
     run.sleep(run.size().fight()).await?;
@@ -67,7 +67,7 @@ async fn handover(run: &Run<'_>, mut waiters: Vec<Waiter>) -> Result<Measure, Er
     Ok(Measure::Span { ours, bare: None })
 }
 
-/// When one process had the lock.
+/// The times at which one process acquired and released the lock.
 struct Tenure {
     acquired: Time,
     released: Time,
@@ -81,12 +81,12 @@ impl Tenure {
     }
 }
 
-/// One of the processes that fight: takes the lock, holds it for a moment, says when, again and
-/// again. The bench starts these with `--contender URL`.
+/// One of the competing processes: acquires the lock, holds it for a moment, prints the times, and repeats.
+/// The bench starts these processes with `--contender URL`.
 ///
 /// # Errors
 ///
-/// What kept it from going on; the end of the bench is the usual one.
+/// The error that ended it; usually the end of the bench.
 pub async fn contend(url: &str) -> Result<(), Error> {
     let (locker, clock) = (tenure::connect(url).await?, Clock::system());
     let mut out = std::io::stdout();
@@ -110,7 +110,7 @@ impl Waiter {
     fn start(url: &str) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--contender", url]).stdout(Stdio::piped()).kill_on_drop(true);
-        // Ctrl-C is for the bench, which ends them itself.
+        // The bench handles Ctrl-C and ends the processes itself.
         let mut child = command.process_group(0).spawn()?;
         let out = child.stdout.take().ok_or_else(|| Error::surprise("a waiter says nothing"))?;
         Ok(Waiter { child, lines: BufReader::new(out).lines() })
@@ -121,7 +121,7 @@ impl Waiter {
     }
 }
 
-/// What all of them have used of the processors.
+/// The processor time of all waiters.
 fn used_by(waiters: &[Waiter]) -> Result<Duration, Error> {
     waiters.iter().filter_map(|waiter| waiter.child.id()).map(cpu_time_of).sum()
 }

@@ -1,26 +1,26 @@
-//! One key from locker to locker, against a deleted key that is seen, and one read.
+//! One key from locker to locker, against the deletion of a key, its watch event, and one read.
 //!
-//! A hop of the bare side is one transaction that deletes a key, the news of it at the other client, and a
-//! read there: nobody who waits for its turn on this server can be sure of it in less.
+//! A hop of the bare side is one transaction that deletes a key, the watch event at the other client, and a
+//! read there: a waiter on this server needs at least this to be sure of its turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure_etcd::bare::{Bare, Listening};
+use tenure_etcd::bench_client::{BenchClient, Events};
 use tokio::sync::Mutex;
 
 use crate::bench::Run;
+use crate::client_thread::Home;
 use crate::error::Error;
 use crate::etcd::Site;
 use crate::fleet::Fleet;
-use crate::home::Home;
 use crate::report::Measure;
 use crate::rounds::{Lap, interleave, together_at};
 
 /// From the design's table of figures.
-pub(crate) const BAR: f64 = 1.3;
-/// News that is lost would be waited for for ever.
+pub(crate) const BAR: f64 = 1.35;
+/// The time-out of a lap: without it a lost event would block for ever.
 const LONGEST: Duration = Duration::from_secs(10);
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
@@ -33,15 +33,15 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Resul
     measured
 }
 
-/// Two bare clients that wake each other, each at home as one of ours is.
+/// Two bare clients that wake each other, each on its own thread like our lockers.
 struct Relay {
     runners: [Arc<Mutex<Runner>>; 2],
     homes: [Home; 2],
 }
 
 struct Runner {
-    bare: Bare,
-    heard: Listening,
+    bare: BenchClient,
+    events: Events,
     own: String,
     other: String,
     turn: u64,
@@ -58,7 +58,7 @@ impl Relay {
         Ok(Relay { runners: runners.map(|runner| Arc::new(Mutex::new(runner))), homes })
     }
 
-    /// Runs until the lap is over. How often one has woken the other.
+    /// Runs until the lap is over. Returns how often one client woke the other.
     async fn run(&self, lap: Lap) -> Result<u64, Error> {
         let last = Arc::new(AtomicBool::new(false));
         let both = together_at(self.homes.iter().map(Home::runtime), |number| {
@@ -93,20 +93,20 @@ impl Runner {
         let bare = site.another_bare();
         async {
             let bare = bare.await?;
-            // There from the start: a key that is not there cannot be deleted.
-            bare.tell(&other, 0).await?;
-            let heard = bare.listen(&own).await?;
-            Ok(Runner { bare, heard, own, other, turn: 1 })
+            // The key must exist from the start, because only an existing key can be deleted.
+            bare.hand_over(&other, 0).await?;
+            let events = bare.watch_prefix(&own).await?;
+            Ok(Runner { bare, events, own, other, turn: 1 })
         }
     }
 
-    /// Wakes the other and is woken, and says before the last time that it is.
+    /// Wakes the other client and waits for it; sets `last` before the last time.
     async fn lead(&mut self, lap: &Lap, last: &AtomicBool) -> Result<u64, Error> {
         let mut hops = 0;
         while !last.load(Ordering::Acquire) {
             last.store(!lap.goes_on(), Ordering::Release);
-            self.tell().await?;
-            self.bare.hear(&mut self.heard, &self.own).await?;
+            self.hand_over().await?;
+            self.bare.wait_for_turn(&mut self.events, &self.own).await?;
             hops += 1;
         }
         Ok(hops)
@@ -115,18 +115,18 @@ impl Runner {
     async fn follow(&mut self, last: &AtomicBool) -> Result<u64, Error> {
         let mut hops = 0;
         loop {
-            self.bare.hear(&mut self.heard, &self.own).await?;
+            self.bare.wait_for_turn(&mut self.events, &self.own).await?;
             hops += 1;
             let is_last = last.load(Ordering::Acquire);
-            self.tell().await?;
+            self.hand_over().await?;
             if is_last {
                 return Ok(hops);
             }
         }
     }
 
-    async fn tell(&mut self) -> Result<(), Error> {
+    async fn hand_over(&mut self) -> Result<(), Error> {
         self.turn += 1;
-        Ok(self.bare.tell(&self.other, self.turn - 1).await?)
+        Ok(self.bare.hand_over(&self.other, self.turn - 1).await?)
     }
 }

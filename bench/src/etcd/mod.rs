@@ -1,6 +1,6 @@
-//! An etcd cluster: our locks beside the bare transactions, with the same driver on the same cluster.
+//! An etcd cluster: our locks against the bare transactions, with the same driver on the same cluster.
 //!
-//! All keys are under a prefix of the run's own, and gone when it ends.
+//! All keys have a random prefix of the run, and are deleted at the end.
 
 mod handover;
 mod uncontended;
@@ -9,7 +9,7 @@ mod peer;
 
 use tenure::Locker;
 use tenure::etcd::Etcd;
-use tenure_etcd::bare::Bare;
+use tenure_etcd::bench_client::BenchClient;
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
@@ -17,13 +17,14 @@ use crate::fleet::DRAIN;
 use crate::local;
 use crate::report::Figure;
 
-/// What is measured.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Uncontended {
         tasks: usize,
         bar: f64,
     },
+    Read,
     Handover {
         lockers: usize,
     },
@@ -34,11 +35,12 @@ pub(crate) enum Kind {
     Mutex,
 }
 
-/// Bars from the design's table of figures, where it has one: at 64 tasks the server is the limit, which
-/// looks at the queue for us, and does not for the bare side.
+/// The bars are from the design's table of figures, where it has one. At 64 tasks the server is the
+/// bottleneck: for us it also reads the queue, for the bare side it does not.
 pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &["uncontended/1"], kind: Kind::Uncontended { tasks: 1, bar: 1.15 } },
     Entry { names: &["uncontended/64"], kind: Kind::Uncontended { tasks: 64, bar: 1.5 } },
+    Entry { names: &["read/1"], kind: Kind::Read },
     Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
     Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
     Entry { names: &[local::NAME], kind: Kind::Local },
@@ -51,6 +53,7 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
     let (measure, bar) = match kind {
         Kind::Uncontended { tasks, bar } => (uncontended::measure(run, site, tasks).await?, bar),
+        Kind::Read => (uncontended::read(run, site).await?, 1.2),
         Kind::Handover { lockers } => (handover::measure(run, site, lockers).await?, handover::BAR),
         Kind::Local => return Ok(vec![local::measure(run, &site.locker).await?]),
         #[cfg(feature = "peers")]
@@ -61,12 +64,12 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
     Ok(vec![Figure { name: run.figure(), measure, bar }])
 }
 
-/// Whether a URL of this scheme leads here.
+/// Whether URLs with this scheme belong to this module.
 pub(crate) fn is_etcd(scheme: &str) -> bool {
     matches!(scheme, "etcd" | "etcds")
 }
 
-/// The cluster, both ways to it, and the keys that are ours there.
+/// The cluster, our locker, and our keys on it.
 pub(crate) struct Site {
     locker: Locker,
     url: String,
@@ -81,32 +84,32 @@ impl Site {
         Ok(Site { locker: Locker::new(etcd), url: url.into(), prefix })
     }
 
-    /// One more of our side, with connections and a session of its own.
+    /// Another locker with its own connections and session.
     fn another_locker(&self) -> impl Future<Output = Result<Locker, Error>> + Send + use<> {
         let builder = Etcd::builder(&self.url).environment();
         let builder = builder.map(|builder| builder.prefix(&self.prefix));
         async { Ok(Locker::new(builder?.connect().await?)) }
     }
 
-    /// One of the bare side, whose keys go with its lease.
-    fn another_bare(&self) -> impl Future<Output = Result<Bare, Error>> + Send + use<> {
+    /// Another bare client; its keys are deleted with its lease.
+    fn another_bare(&self) -> impl Future<Output = Result<BenchClient, Error>> + Send + use<> {
         let builder = Etcd::builder(&self.url).environment();
-        async { Ok(builder?.bare().await?) }
+        async { Ok(builder?.bench_client().await?) }
     }
 
-    /// The name of a key of the bare side.
+    /// A key of the bare side.
     fn bare_key(&self, number: usize) -> String {
         format!("{}/bare/{number}/", self.prefix)
     }
 
-    /// The first host, as others call it.
+    /// The first host, as other clients write it.
     #[cfg(feature = "peers")]
     fn endpoint(&self) -> String {
         let hosts = self.url.split_once("://").map_or("", |(_, hosts)| hosts);
         hosts.split(',').next().unwrap_or_default().into()
     }
 
-    /// Ends our side: with its session goes its key.
+    /// Shuts our locker down; its key is deleted with its session.
     pub(crate) async fn clear(&self) {
         self.locker.shutdown(DRAIN).await;
     }

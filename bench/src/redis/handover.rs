@@ -1,20 +1,22 @@
 //! One key from locker to locker, against a message from client to client.
 //!
-//! A hop of the bare side is one `PUBLISH` and its arrival: nobody can be told anything by this server
-//! in less. Ours is a release, the news of the grant, and whatever the queue costs the server.
+//! A hop of the bare side is one `PUBLISH` and the arrival of its message, the fastest notification that this
+//! server offers. Our side needs a release, the notification of the grant, and the work on the queue.
 
 use std::ops::Range;
 
 use crate::bench::Run;
+use crate::client_thread::Home;
 use crate::error::Error;
 use crate::fleet::Fleet;
 use crate::redis::Site;
 use crate::redis::pingpong::{Channels, Hop, PingPong};
 use crate::report::Measure;
-use crate::rounds::interleave;
+use crate::rounds::{Lap, interleave, together_at};
 
-/// From the design's table of figures.
-pub(crate) const BAR: f64 = 1.3;
+/// The permits of a semaphore that several lockers share.
+const PERMITS: u32 = 4;
+const PERMIT_KEY: &str = "permits";
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
     let pingpong = ring(site, 0..2).await?;
@@ -25,14 +27,38 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Resul
     measured
 }
 
-/// What two requests cost that do nothing but tell the next of so many clients, before there is a lock.
+/// The lockers share `PERMITS` permits of one key: elapsed time ÷ number of grants.
+pub(crate) async fn permits(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
+    let pingpong = ring(site, 0..2).await?;
+    let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
+    let ours = async |lap: Lap| {
+        together_at(fleet.homes().iter().map(Home::runtime), |number| {
+            let semaphore = fleet.lockers()[number].semaphore(PERMIT_KEY, PERMITS);
+            let lap = lap.clone();
+            async move {
+                let mut grants = 0;
+                while lap.goes_on() {
+                    semaphore.acquire().await?.release().await?;
+                    grants += 1;
+                }
+                Ok(grants)
+            }
+        })
+        .await
+    };
+    let measured = interleave(run, ours, async |lap| pingpong.play(lap, Hop::Message).await).await;
+    fleet.close().await;
+    measured
+}
+
+/// The cost of two requests that only notify the next of `clients` clients, without any lock.
 pub(crate) async fn least(run: &Run<'_>, site: &Site, clients: usize) -> Result<Measure, Error> {
     let (pingpong, many) = (ring(site, 0..2).await?, ring(site, 2..2 + clients).await?);
     let scripts = async |lap| many.play(lap, Hop::TwoScripts).await;
     interleave(run, scripts, async |lap| pingpong.play(lap, Hop::Message).await).await
 }
 
-async fn ring(site: &Site, numbers: Range<usize>) -> Result<PingPong, Error> {
+pub(super) async fn ring(site: &Site, numbers: Range<usize>) -> Result<PingPong, Error> {
     let channels: Vec<_> = numbers.map(|number| site.bare_key(number)).collect();
     PingPong::connect(&site.url, &channels, Channels::Plain).await
 }

@@ -1,4 +1,4 @@
-//! The client's verbs, beside the bare commands with the same driver.
+//! The methods of the key-value client, against the bare commands with the same driver.
 
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use crate::redis::Site;
 use crate::report::Measure;
 use crate::rounds::{Lap, interleave, together};
 
-/// What a cycle is.
+/// The operation of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// One read of a string.
     Get,
     /// One write of a string with a ttl.
     Set,
-    /// A hundred counts in one round trip.
+    /// A hundred increments in one round trip.
     Pipeline,
-    /// One read of a struct that is there, against `GET` and decoding.
+    /// One read of a cached struct, against `GET` and decoding.
     Remember,
 }
 
-/// Nothing runs out during a run.
+/// So long that nothing expires during a run.
 const TTL: std::time::Duration = std::time::Duration::from_secs(3600);
 const PIPELINED: usize = 100;
 const TEXT: &str = "a value of some forty bytes, as most are";
@@ -51,7 +51,7 @@ pub(crate) async fn measure(
     interleave(run, ours, async |lap| bare(site, tasks, verb, lap).await).await
 }
 
-/// The same values for both sides.
+/// Writes the same values for both sides.
 async fn prepare(client: &Client, site: &Site, tasks: usize, verb: Verb) -> Result<(), Error> {
     let value = match verb {
         Verb::Remember => serde_json::to_string(&user()).map_err(|_| odd())?,

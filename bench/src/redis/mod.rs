@@ -1,17 +1,21 @@
-//! A Redis server: our locks beside the bare commands, with the same driver on the same server.
+//! A Redis server: our locks against the bare commands, with the same driver on the same server.
 //!
-//! All keys are under a prefix of the run's own, and gone when it ends.
+//! All keys have a random prefix of the run, and are deleted at the end.
 
 pub(crate) mod bare;
 mod uncontended;
 pub(crate) mod pingpong;
 mod handover;
+mod phases;
+mod many_readers;
 mod requests;
-mod crowd;
+mod many_tasks;
 mod kept;
 mod kv;
 #[cfg(feature = "peers")]
 mod peer;
+
+use std::time::{Duration, Instant};
 
 use ::redis::AsyncCommands as _;
 use tenure::Locker;
@@ -24,23 +28,31 @@ use crate::local;
 use crate::report::{Figure, NO_BAR};
 pub(crate) use bare::{Bare, client as bare_client};
 use kv::Verb;
-use uncontended::Fencing;
+use uncontended::What;
 
-/// What is measured.
+/// The kind of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Uncontended {
         tasks: usize,
-        fencing: Fencing,
+        what: What,
         bar: f64,
     },
     Handover {
         lockers: usize,
+        bar: f64,
     },
+    Permits {
+        lockers: usize,
+        bar: f64,
+    },
+    Phases,
+    ManyReaders,
     LeastHandover {
         clients: usize,
     },
     Local,
+    LocalRead,
     RequestsPerCycle,
     RequestsPerHandover,
     Crowd,
@@ -54,22 +66,28 @@ pub(crate) enum Kind {
     Peer,
 }
 
-/// Bars from the design's table of figures.
+/// The bars are from the design's table of figures.
 pub(crate) const ENTRIES: &[Entry<Kind>] = &[
-    uncontended(&["uncontended/1"], 1, Fencing::On, 1.15),
-    uncontended(&["uncontended/64"], 64, Fencing::On, 1.5),
-    uncontended(&["uncontended/512"], 512, Fencing::On, 2.0),
-    uncontended(&["unfenced/64"], 64, Fencing::Off, 1.15),
-    uncontended(&["unfenced/512"], 512, Fencing::Off, 1.15),
-    Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2 } },
-    Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8 } },
-    Entry { names: &["handover/64"], kind: Kind::Handover { lockers: 64 } },
+    uncontended(&["uncontended/1"], 1, What::Lock, 1.2),
+    uncontended(&["uncontended/64"], 64, What::Lock, 1.5),
+    uncontended(&["uncontended/512"], 512, What::Lock, 2.0),
+    uncontended(&["unfenced/64"], 64, What::LockWithoutFence, 1.15),
+    uncontended(&["unfenced/512"], 512, What::LockWithoutFence, 1.3),
+    uncontended(&["read/1"], 1, What::Read, 1.3),
+    uncontended(&["permit/1"], 1, What::Permit, 1.35),
+    Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2, bar: 1.35 } },
+    Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8, bar: 1.5 } },
+    Entry { names: &["handover/64"], kind: Kind::Handover { lockers: 64, bar: 1.65 } },
+    Entry { names: &[phases::WRITER, phases::NOTIFIED], kind: Kind::Phases },
+    Entry { names: &["handover/16-on-4-permits"], kind: Kind::Permits { lockers: 16, bar: 1.6 } },
+    Entry { names: &[many_readers::LONGEST, many_readers::ALL], kind: Kind::ManyReaders },
     Entry { names: &["handover/least"], kind: Kind::LeastHandover { clients: 2 } },
     Entry { names: &["handover/least-64"], kind: Kind::LeastHandover { clients: 64 } },
     Entry { names: &[local::NAME], kind: Kind::Local },
+    Entry { names: &[local::READ], kind: Kind::LocalRead },
     Entry { names: &[requests::CYCLE], kind: Kind::RequestsPerCycle },
     Entry { names: &[requests::HANDOVER], kind: Kind::RequestsPerHandover },
-    Entry { names: &[crowd::CLAIMS, crowd::CONNECTIONS], kind: Kind::Crowd },
+    Entry { names: &[many_tasks::CLAIMS, many_tasks::CONNECTIONS], kind: Kind::Crowd },
     Entry { names: &[kept::HELD, kept::SOCKETS], kind: Kind::Kept },
     kv(&["get/64"], 64, Verb::Get, 1.1),
     kv(&["set/64"], 64, Verb::Set, 1.1),
@@ -82,10 +100,10 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
 const fn uncontended(
     names: &'static [&'static str],
     tasks: usize,
-    fencing: Fencing,
+    what: What,
     bar: f64,
 ) -> Entry<Kind> {
-    Entry { names, kind: Kind::Uncontended { tasks, fencing, bar } }
+    Entry { names, kind: Kind::Uncontended { tasks, what, bar } }
 }
 
 const fn kv(names: &'static [&'static str], tasks: usize, verb: Verb, bar: f64) -> Entry<Kind> {
@@ -94,22 +112,29 @@ const fn kv(names: &'static [&'static str], tasks: usize, verb: Verb, bar: f64) 
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Vec<Figure>, Error> {
     match kind {
-        Kind::Uncontended { tasks, fencing, bar } => {
-            let measure = uncontended::measure(run, site, tasks, fencing).await?;
+        Kind::Uncontended { tasks, what, bar } => {
+            let measure = uncontended::measure(run, site, tasks, what).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar }])
         }
-        Kind::Handover { lockers } => {
+        Kind::Handover { lockers, bar } => {
             let measure = handover::measure(run, site, lockers).await?;
-            Ok(vec![Figure { name: run.figure(), measure, bar: handover::BAR }])
+            Ok(vec![Figure { name: run.figure(), measure, bar }])
         }
+        Kind::Permits { lockers, bar } => {
+            let measure = handover::permits(run, site, lockers).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar }])
+        }
+        Kind::Phases => phases::measure(run, site).await,
+        Kind::ManyReaders => many_readers::measure(run, site).await,
         Kind::LeastHandover { clients } => {
             let measure = handover::least(run, site, clients).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar: NO_BAR }])
         }
         Kind::Local => Ok(vec![local::measure(run, &site.locker).await?]),
+        Kind::LocalRead => Ok(vec![local::measure_read(run, &site.locker).await?]),
         Kind::RequestsPerCycle => Ok(vec![requests::per_cycle(run, site).await?]),
         Kind::RequestsPerHandover => Ok(vec![requests::per_handover(run, site).await?]),
-        Kind::Crowd => crowd::measure(run, site).await,
+        Kind::Crowd => many_tasks::measure(run, site).await,
         Kind::Kept => kept::measure(run, site).await,
         Kind::Kv { tasks, verb, bar } => {
             let measure = kv::measure(run, site, tasks, verb).await?;
@@ -120,15 +145,17 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
     }
 }
 
-/// Whether a URL of this scheme leads here.
+/// Whether URLs with this scheme belong to this module.
 pub(crate) fn is_redis(scheme: &str) -> bool {
     ["redis", "rediss", "redis+unix", "valkey", "valkeys", "valkey+unix"].contains(&scheme)
 }
 
-/// How many keys are looked for, and removed, at once.
+/// How long claims may take to enter a queue: a hundred times longer than usual.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many keys are scanned and removed at once.
 const KEYS_AT_ONCE: usize = 1_000;
 
-/// The server, both ways to it, and the keys that are ours there.
+/// The server, a connection of each side, and our keys on it.
 pub(crate) struct Site {
     pub(crate) locker: Locker,
     pub(crate) bare: Bare,
@@ -144,7 +171,7 @@ impl Site {
         Ok(Site { locker: Locker::new(redis), bare, url: url.into(), prefix })
     }
 
-    /// One more of our side, with connections of its own.
+    /// Another locker with its own connections.
     pub(crate) fn another_locker(
         &self,
     ) -> impl Future<Output = Result<Locker, Error>> + Send + use<> {
@@ -152,35 +179,47 @@ impl Site {
         async { Ok(Locker::new(redis.await?)) }
     }
 
-    /// A client for values, under the same prefix.
+    /// A key-value client with the same prefix.
     pub(crate) async fn client(&self) -> Result<Client, Error> {
         Ok(Client::builder(&self.url).prefix(&self.prefix).client().await?)
     }
 
-    /// The name of a key or channel of the bare side.
+    /// A key or channel of the bare side.
     pub(crate) fn bare_key(&self, number: usize) -> String {
         format!("{}:bare:{number}", self.prefix)
     }
 
-    /// The name of a key of another library.
+    /// A key of another library.
     #[cfg(feature = "peers")]
     pub(crate) fn peer_key(&self) -> String {
         format!("{}:peer", self.prefix)
     }
 
-    /// The names of what the server keeps of a lock of ours: itself, and who waits for it.
+    /// The keys of a lock of ours on the server: the lock itself, and its queue.
     pub(crate) fn keys_of(&self, key: &str) -> (String, String) {
         (format!("{}:lock:{key}", self.prefix), format!("{}:queue:{key}", self.prefix))
     }
 
-    /// Ends our side and removes every key of this run.
+    /// Waits until so many claims are in the queue of `key`. Asks without a pause: neither side falls asleep.
+    pub(crate) async fn until_queued(&self, key: &str, count: usize) -> Result<(), Error> {
+        let (queue, started) = (self.keys_of(key).1, Instant::now());
+        let mut connection = self.bare.connection();
+        while connection.zcard::<_, usize>(&queue).await? != count {
+            if started.elapsed() > PATIENCE {
+                return Err(Error::surprise("some lockers did not come to wait"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Shuts our locker down and removes every key of this run.
     pub(crate) async fn clear(&self) -> Result<(), Error> {
         self.locker.shutdown(DRAIN).await;
         clear(&self.bare, &self.prefix).await
     }
 }
 
-/// What the keys of one run start with.
+/// The prefix of all keys of one run.
 pub(crate) fn prefix() -> Result<String, Error> {
     let random = getrandom::u64().map_err(|error| Error::surprise(error.to_string()))?;
     Ok(format!("tenure-bench-{random:016x}"))

@@ -1,7 +1,7 @@
-//! Beside us the crate `rslock`, which polls: 8 clients that each hold the lock for a moment.
+//! Comparison with the crate `rslock`, which polls: 8 clients that each hold the lock for a moment.
 //!
-//! What counts is how soon the lock has another holder, and how long the unluckiest waits; not how
-//! often it is taken, which a greedy client wins by taking its own lock again.
+//! The figures are the time until the lock has another holder, and the longest wait of a client. The number
+//! of acquisitions does not count, because a greedy client wins by acquiring its own lock again.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use tenure::Locker;
 use tokio::task::JoinSet;
 
 use crate::bench::Run;
+use crate::client_thread::Home;
 use crate::error::Error;
 use crate::fleet::Fleet;
-use crate::home::Home;
 use crate::redis::{Site, bare};
 use crate::report::{Figure, Measure};
 use crate::rounds::{Lap, micros, quantiles};
@@ -23,13 +23,13 @@ pub(crate) const WORST: &str = "rslock/worst-wait";
 const CLIENTS: usize = 8;
 const HOLD: Duration = Duration::from_millis(1);
 const KEY: &str = "peers";
-/// Ours, by default.
+/// Our default ttl.
 const TTL: Duration = Duration::from_secs(30);
-/// It would ask for ever.
+/// A time-out, because `rslock` would retry for ever.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Both sides in turn, so often.
+/// How often both sides are measured in turn.
 const STRETCHES: u32 = 5;
-/// No worse than the other.
+/// We may not be slower than the other side.
 const BAR: f64 = 1.0;
 
 pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, Error> {
@@ -47,7 +47,7 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site) -> Result<Vec<Figure>, E
     ])
 }
 
-/// When one client asked for the lock, had it and gave it back.
+/// The times at which one client requested, acquired and released the lock.
 #[derive(Clone, Copy, Debug)]
 struct Tenure {
     client: usize,
@@ -56,7 +56,7 @@ struct Tenure {
     released: Instant,
 }
 
-/// The tenures of one stretch, in their order.
+/// The tenures of one stretch, in order.
 type Story = Vec<Tenure>;
 
 async fn stretches(
@@ -69,7 +69,7 @@ async fn stretches(
         (0..CLIENTS).map(|_| LockManager::from_clients(vec![client.clone()])).collect();
     let (key, homes) = (site.peer_key(), fleet.homes());
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    // The first is for connections and scripts, and does not count.
+    // The first stretch establishes connections and loads scripts, and does not count.
     for stretch in 0..=STRETCHES {
         let our = story(run, homes, |client| Client::Ours(fleet.lockers()[client].clone())).await?;
         let their =
@@ -102,7 +102,7 @@ async fn story(
     Ok(story)
 }
 
-/// One of either side.
+/// A client of either side.
 enum Client {
     Ours(Locker),
     Theirs(LockManager, String),
@@ -121,7 +121,7 @@ impl Client {
         }
     }
 
-    /// When it had the lock, and when it set about giving it back.
+    /// The time of the acquisition, and the time at which the release began.
     async fn tenure(&self) -> Result<(Instant, Instant), Error> {
         match self {
             Client::Ours(locker) => {
@@ -149,14 +149,14 @@ async fn hold() -> (Instant, Instant) {
     (acquired, Instant::now())
 }
 
-/// From one client's release to another's acquire, half and nearly all of them.
+/// The median and the 99th percentile of the time from one client's release to another's acquire.
 fn gaps(stories: &[Story]) -> [f64; 2] {
     let gaps = stories.iter().flat_map(gaps_of).map(micros).collect();
     quantiles(gaps, [0.5, 0.99])
 }
 
-/// For every release the time until *another* client has the lock: whoever takes its own lock again
-/// makes the others wait for longer.
+/// For every release the time until *another* client has the lock. A client that acquires its own lock again
+/// makes the others wait longer.
 fn gaps_of(story: &Story) -> impl Iterator<Item = Duration> {
     story.iter().enumerate().filter_map(|(at, gone)| {
         let next = story[at + 1..].iter().find(|next| next.client != gone.client)?;
@@ -164,7 +164,7 @@ fn gaps_of(story: &Story) -> impl Iterator<Item = Duration> {
     })
 }
 
-/// The longest wait, in means.
+/// The longest wait divided by the mean wait.
 fn worst_wait(stories: &[Story]) -> f64 {
     let waits = stories.iter().flatten().map(|tenure| tenure.acquired - tenure.asked);
     let waits: Vec<f64> = waits.map(micros).collect();

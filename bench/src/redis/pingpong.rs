@@ -1,31 +1,31 @@
-//! Clients of the bare driver in a ring, two of them or more: each tells the next its turn, and is at home
-//! as one of ours is.
+//! Two or more clients of the bare driver in a ring: each notifies the next, and has its own thread like our
+//! lockers.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Script, Value};
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::client_thread::Home;
 use crate::error::Error;
-use crate::home::Home;
 use crate::redis::bare;
 use crate::rounds::{Lap, together_at};
 
 const BALL: &str = "ball";
-/// Said instead by the one who stops first. It goes round once.
+/// Sent instead of the ball by the client that stops first. It goes round once.
 const END: &str = "end";
-/// A message that is lost would be waited for for ever.
+/// The time-out of a lap: without it a lost message would block for ever.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What they tell each other by.
+/// The kind of channels for notifications.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Channels {
-    /// Those of one server.
+    /// Channels of one server.
     Plain,
-    /// Those of a cluster's slots.
+    /// Channels of a cluster's slots.
     Sharded,
 }
 
@@ -45,13 +45,13 @@ impl Channels {
     }
 }
 
-/// How one tells the other.
+/// How one client notifies the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Hop {
-    /// By a message.
+    /// By `PUBLISH`.
     Message,
-    /// By a script that does nothing but send it, and then one more that does nothing: two requests, as
-    /// every hand-over needs, and none of what it is for.
+    /// By a script that only publishes, followed by a script without effect: two requests, as every hand-over
+    /// needs, but without a lock.
     TwoScripts,
 }
 
@@ -62,16 +62,16 @@ pub(crate) struct PingPong {
 
 struct Player {
     commands: MultiplexedConnection,
-    /// Only to be listened to, as ours has one.
+    /// A connection only for subscriptions, as our side has one.
     _inbox: MultiplexedConnection,
     heard: UnboundedReceiver<PushInfo>,
-    /// The channel that the next one listens to.
+    /// The channel of the next client.
     next: String,
     channels: Channels,
     scripts: Scripts,
 }
 
-/// As short as scripts can be.
+/// The shortest possible scripts.
 struct Scripts {
     publish: Script,
     nothing: Script,
@@ -85,7 +85,7 @@ impl Scripts {
 }
 
 impl PingPong {
-    /// On the server at `url`, one for each of these channels.
+    /// Connects one client for each of these channels, on the server at `url`.
     pub(crate) async fn connect(
         url: &str,
         names: &[String],
@@ -101,7 +101,7 @@ impl PingPong {
         Ok(PingPong { players, homes })
     }
 
-    /// Plays until the lap is over. How often the ball has arrived.
+    /// Plays until the lap is over. Returns how often the ball arrived.
     pub(crate) async fn play(&self, lap: Lap, hop: Hop) -> Result<u64, Error> {
         let game = together_at(self.homes.iter().map(Home::runtime), |number| {
             let (player, lap) = (self.players[number].clone(), lap.clone());
@@ -109,6 +109,45 @@ impl PingPong {
         });
         let lost = |_| Error::surprise("a message between bare clients was lost");
         tokio::time::timeout(LONGEST, game).await.map_err(lost)?
+    }
+}
+
+/// Clients that listen to one channel, and one that publishes there.
+pub(crate) struct FanOut(PingPong);
+
+impl FanOut {
+    /// Connects `listeners` clients to the first of these channels. The one that publishes listens to the second.
+    pub(crate) async fn connect(
+        url: &str,
+        [all, other]: &[String; 2],
+        listeners: usize,
+    ) -> Result<Self, Error> {
+        let names = [vec![all.clone(); listeners], vec![other.clone()]].concat();
+        Ok(FanOut(PingPong::connect(url, &names, Channels::Plain).await?))
+    }
+
+    /// Publishes one message. Returns the time until the last client has it.
+    pub(crate) async fn publish(&self) -> Result<Duration, Error> {
+        let PingPong { players, homes } = &self.0;
+        let mut clients: Vec<_> = homes.iter().zip(players.iter().cloned()).collect();
+        let Some((home, publisher)) = clients.pop() else { return Ok(Duration::ZERO) };
+        let hear = async |player: Arc<Mutex<Player>>| {
+            player.lock().await.hear().await?;
+            Ok(Instant::now())
+        };
+        let hearing: Vec<_> =
+            clients.into_iter().map(|(home, player)| home.run(hear(player))).collect();
+        let published = home.run(async move {
+            let began = Instant::now();
+            publisher.lock().await.tell(BALL, Hop::Message).await?;
+            Ok(began)
+        });
+        let mut last = published.await?;
+        let began = last;
+        for heard in hearing {
+            last = last.max(heard.await?);
+        }
+        Ok(last - began)
     }
 }
 

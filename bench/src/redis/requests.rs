@@ -1,6 +1,6 @@
-//! How many requests one uncontended cycle is, and one hand-over, by the server's own count.
+//! The number of requests for one uncontended cycle and for one hand-over, from the server's own counters.
 //!
-//! Others on the same server can only add to it, so the least of all rounds is taken.
+//! Other clients of the same server can only add requests, so the minimum of all rounds is taken.
 
 use crate::bench::Run;
 use crate::error::Error;
@@ -12,12 +12,12 @@ use crate::rounds::Lap;
 pub(crate) const CYCLE: &str = "requests/cycle";
 pub(crate) const HANDOVER: &str = "requests/handover";
 const CYCLES: u32 = 100;
-/// Take it, give it back.
+/// One request acquires, one releases.
 const BARE: f64 = 2.0;
 
-/// The most for one hand-over is three: one gives back, one asks, and one more is for heartbeats.
+/// At most three requests for one hand-over: one releases, one asks, and one more allows for heartbeats.
 const HANDOVER_BAR: f64 = 1.5;
-/// How many lockers pass the lock round.
+/// The number of lockers.
 const LOCKERS: usize = 8;
 
 pub(crate) async fn per_handover(run: &Run<'_>, site: &Site) -> Result<Figure, Error> {
@@ -61,8 +61,8 @@ async fn cycle(site: &Site) -> Result<(), Error> {
     Ok(())
 }
 
-/// The scripts that were asked for: locks with a fence are made of nothing else. What a script does
-/// inside is counted under other names, `SET` among them.
+/// The number of script calls: fenced locks use nothing else. Commands inside a script are counted under
+/// their own names, such as `SET`.
 async fn requests(site: &Site) -> Result<u64, Error> {
     let mut info = redis::cmd("INFO");
     let stats: String = info.arg("commandstats").query_async(&mut site.bare.connection()).await?;

@@ -1,4 +1,6 @@
-//! Lock and release, each task its own key: ours against the two bare commands.
+//! Acquire and release, each task with its own key: ours against the two bare commands.
+
+use tenure::{Error as LockError, Locker, Released};
 
 use crate::bench::Run;
 use crate::error::Error;
@@ -6,37 +8,47 @@ use crate::redis::Site;
 use crate::report::Measure;
 use crate::rounds::{Lap, interleave, together};
 
-/// Whether our grants carry a fence. The bare side has none either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fencing {
-    On,
-    Off,
+/// The capacity of a semaphore whose only user is one task.
+const CAPACITY: u32 = 4;
+
+/// What our tasks acquire. The bare side always acquires the lock, and never has a fence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Lock,
+    LockWithoutFence,
+    Read,
+    Permit,
+}
+
+impl What {
+    async fn cycle(self, locker: &Locker, key: &str) -> Result<Released, LockError> {
+        match self {
+            What::Lock => locker.lock(key).await?.release().await,
+            What::LockWithoutFence => locker.lock(key).fencing(false).await?.release().await,
+            What::Read => locker.read(key).await?.release().await,
+            What::Permit => locker.semaphore(key, CAPACITY).acquire().await?.release().await,
+        }
+    }
 }
 
 pub(crate) async fn measure(
     run: &Run<'_>,
     site: &Site,
     tasks: usize,
-    fencing: Fencing,
+    what: What,
 ) -> Result<Measure, Error> {
-    let ours = async |lap| ours(site, tasks, fencing, lap).await;
+    let ours = async |lap| ours(site, tasks, what, lap).await;
     interleave(run, ours, async |lap| bare(site, tasks, lap).await).await
 }
 
-/// So many tasks at once, until the lap is over. How many cycles that were.
-pub(crate) async fn ours(
-    site: &Site,
-    tasks: usize,
-    fencing: Fencing,
-    lap: Lap,
-) -> Result<u64, Error> {
+/// Runs `tasks` tasks until the lap is over. Returns the number of cycles.
+pub(crate) async fn ours(site: &Site, tasks: usize, what: What, lap: Lap) -> Result<u64, Error> {
     together(tasks, |number| {
         let (locker, lap, key) = (site.locker.clone(), lap.clone(), format!("bench:{number}"));
         async move {
             let mut cycles = 0;
             while lap.goes_on() {
-                let guard = locker.lock(&key).fencing(fencing == Fencing::On).await?;
-                guard.release().await?;
+                what.cycle(&locker, &key).await?;
                 cycles += 1;
             }
             Ok(cycles)

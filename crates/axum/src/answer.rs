@@ -1,6 +1,6 @@
-//! The application's own statuses and words for problems.
+//! The application's own statuses and texts for problems.
 //!
-//! In: a response that a [`Problem`] made. Out: the same problem in the application's words.
+//! In: the response of a [`Problem`]. Out: the same problem with the application's status and texts.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,8 +14,8 @@ use tower::{Layer, Service};
 use crate::Answering;
 use crate::problem::{Kind, Problem, Words};
 
-/// Sets statuses and wording of [problems](Problem) for the whole application, and adds the request's path as
-/// `instance`. Put it outside of everything that answers with problems.
+/// Sets statuses and texts of [problems](Problem) for the whole application, and adds the request's path as
+/// `instance`. Put it outside of everything that responds with problems.
 ///
 /// ```
 /// use axum::Router;
@@ -39,22 +39,23 @@ impl ProblemLayer {
         Self::default()
     }
 
-    /// Answers problems of this kind with this status.
+    /// Responds to problems of this kind with this status.
     pub fn status(self, kind: Kind, status: StatusCode) -> Self {
         self.change(|words| words.statuses.push((kind, status)))
     }
 
-    /// Gives each kind a `type`: this, which should be a URL that ends in `/`, and the kind's [word](Kind::word).
+    /// Sets a `type` for each kind: this base, which should be a URL that ends in `/`, and the kind's
+    /// [word](Kind::word).
     pub fn types(self, base: impl Into<String>) -> Self {
         self.change(|words| words.types = Some(base.into()))
     }
 
-    /// Tells clients who holds a busy lock: user, machine and process id. For applications among friends.
+    /// Shows the holder of a busy lock to clients: user, machine and process id. For internal applications.
     pub fn show_holder(self) -> Self {
         self.change(|words| words.show.holder = true)
     }
 
-    /// Keeps the keys of busy locks from clients. For keys that are made of more than what the client sent.
+    /// Hides the keys of busy locks from clients. For keys that contain more than the client sent.
     pub fn hide_key(self) -> Self {
         self.change(|words| words.show.key = false)
     }
@@ -99,7 +100,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let mut response = answer.await?.into_response();
-            // The path alone: a query may have secrets in it.
+            // Only the path: a query may contain secrets.
             reword(&mut response, &words, uri.path());
             Ok(response)
         })
@@ -107,9 +108,9 @@ where
 }
 
 fn reword(response: &mut Response, words: &Words, path: &str) {
-    // Taken out: the layer next to the handler has the say.
+    // The problem is removed, so that the layer next to the handler decides.
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return };
-    // What was said of the body that is replaced.
+    // These headers describe the body that is replaced.
     response.headers_mut().remove(CONTENT_LENGTH);
     response.headers_mut().remove(CONTENT_ENCODING);
     problem.render(words, Some(path)).put_into(response);

@@ -1,6 +1,6 @@
-//! A resource that refuses stale holders, by a header.
+//! A resource that rejects stale holders by a header.
 //!
-//! In: a request with a fence. Out: the handler's answer, or 412 if a newer fence has been here.
+//! In: a request with a fence. Out: the handler's response, or 412 if a newer fence has been seen.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,21 +39,23 @@ pub fn fence_header(fence: Fence) -> (HeaderName, HeaderValue) {
     (FENCE_HEADER, HeaderValue::from(fence.get()))
 }
 
-/// Lets a request through only if no newer fence has been seen for what it is about.
+/// Lets a request through only if no newer fence has been seen for its resource.
 ///
-/// - An older fence is answered 412: the sender has lost its lock, and trying again does not help. The same fence
-///   may come again. None is answered 428. One that no engine can have granted is answered 400: no number, or a number more
-///   than a year ahead of this machine's clock.
-/// - A request that the handler refuses, with a status of 4xx, leaves no fence behind. Every other request does, also one that
-///   fails, panics or whose client goes away: it may have changed something. So a handler that has changed something
-///   must not answer 4xx.
-/// - Requests about the same resource are handled one at a time, in order: otherwise an older one, let through just
-///   before a newer one, could write after it. Routes to the same resource need clones of one layer for that.
-/// - What was seen is in the [`FenceCheck`], in this process's memory, for at most 100,000 resources unless told otherwise.
-///   Beyond that the check forgets the oldest, and answers 412 to older fences for every resource that it does not
-///   know. A resource that outlives the process, or is served by several, compares in its own store: see the guide on fencing.
-/// - A fence is no credential: a client that may write can shut out others by a high number. Let only clients in that you trust
-///   with the resource.
+/// - A request with an older fence gets 412: its sender has lost the lock, and a retry does not help. The same
+///   fence may be used again. A request without a fence gets 428. A fence that no engine can have granted gets
+///   400: not a number, or a number more than two days ahead of this machine's clock.
+/// - A request that the handler rejects with 4xx does not record its fence. Every other request does, also if it
+///   fails or panics, or its client disconnects: it may have changed something. So a handler that has changed
+///   something must not respond with 4xx.
+/// - Requests for the same resource are handled one at a time, in order. Otherwise a request with an older fence
+///   that was let through just before one with a newer fence could write after it. Routes to the same resource
+///   must use clones of one layer for that.
+/// - The fences are in the [`FenceCheck`], in this process's memory, by default for at most 100,000 resources.
+///   Beyond that the check forgets the oldest, and rejects older fences with 412 for every resource that it does
+///   not know. A resource that outlives the process, or that several processes serve, compares in its own store:
+///   see the guide on fencing.
+/// - A fence is not a credential: a client that may write can lock out others with a high number. Let in only
+///   clients that you trust with the resource.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -78,17 +80,20 @@ pub struct FenceLayer {
 }
 
 impl FenceLayer {
-    /// The resource is named by the path: `account:{id}`, where `id` is a parameter of the route. As for
-    /// [`LockLayer::path`](crate::LockLayer::path), no parameter may contain the text between it and the next one.
+    /// Names the resource by the path: `account:{id}`, where `id` is a parameter of the route. As for
+    /// [`LockLayer::path`](crate::LockLayer::path), no parameter may contain the text between it and the next
+    /// one.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the template is none, or if nothing separates two parameters.
+    /// [`is_invalid`](Error::is_invalid) if the template is not valid, or if nothing separates two
+    /// parameters.
     pub fn path(check: Arc<FenceCheck>, template: &str) -> Result<Self, Error> {
         Source::path(template).map(|source| Self::new(check, source))
     }
 
-    /// The resource is named by what `resource` makes of the request's head; its error is the answer.
+    /// Names the resource by the text that `resource` builds from the request's head; its error is the
+    /// response.
     pub fn with<F, R>(check: Arc<FenceCheck>, resource: F) -> Self
     where
         F: Fn(&Parts) -> Result<String, R> + Send + Sync + 'static,
@@ -144,7 +149,8 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        // The one that was made ready is the one to call.
+        // `poll_ready` was called on this instance, so this instance is called; the clone stays for the next
+        // request.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(handle(self.layer.clone(), inner, request))
@@ -176,7 +182,7 @@ where
     Ok(answer)
 }
 
-/// A request in its handler. Its end, however it comes, has the fence remembered if the request counts.
+/// A request in its handler. However the request ends, its drop records the fence if `counts`.
 struct Visit<'a> {
     check: &'a FenceCheck,
     resource: &'a str,
@@ -187,7 +193,7 @@ struct Visit<'a> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         if self.counts {
-            // Stale by now only if the application has given the check a higher fence itself.
+            // The fence can be stale now only if the application itself recorded a higher one in the check.
             let _ = self.check.accept(self.resource, self.fence);
         }
     }
@@ -206,13 +212,14 @@ fn fence_of(parts: &Parts) -> Result<Fence, Problem> {
         return Err(Problem::bad_request(detail));
     };
     if !fence.is_plausible(UnixMillis::now()) {
-        let detail = format!("header `{FENCE_HEADER}` is more than a year ahead of the clock here");
+        let detail =
+            format!("header `{FENCE_HEADER}` is more than two days ahead of the clock here");
         return Err(Problem::bad_request(detail));
     }
     Ok(fence)
 }
 
-/// The fence that a [`FenceLayer`] let through, for its handler. Without such a layer the answer is 500.
+/// The fence that a [`FenceLayer`] let through, for its handler. Without such a layer the response is 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fenced(pub Fence);
 
@@ -225,16 +232,16 @@ impl<S: Sync> FromRequestParts<S> for Fenced {
     }
 }
 
-/// Whose turn it is at each resource.
+/// A queue of requests for each resource.
 #[derive(Default)]
 struct Turns {
     queues: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Turns {
-    /// Waits for the turn at `resource`; it ends with what this returns.
+    /// Waits for the turn at `resource`. The turn ends when the returned value is dropped.
     async fn take(self: &Arc<Self>, resource: &str) -> Turn {
-        // Made before the wait, so that who goes away while waiting leaves nothing behind.
+        // Created before the wait, so that a request that is dropped while it waits is cleaned up.
         let mut turn = self.line_up(resource);
         turn.mine = Some(turn.queue.clone().lock_owned().await);
         turn
@@ -258,7 +265,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         drop(self.mine.take());
         let mut queues = self.turns.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        // Ours and the map's: nobody waits.
+        // Two references, ours and the map's, mean that no request waits.
         if Arc::strong_count(&self.queue) == 2 {
             queues.remove(&self.resource);
         }
@@ -269,7 +276,8 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    /// Turns are kept as long as somebody has one or waits for one, also if it goes away while waiting.
+    /// A queue is kept while a request has the turn or waits for it, and removed also if a waiting request is
+    /// dropped.
     #[tokio::test]
     async fn turns_leave_nothing_behind() {
         let turns = Arc::new(Turns::default());

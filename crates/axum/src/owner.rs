@@ -1,6 +1,6 @@
-//! Each request is an owner.
+//! Makes each request an owner.
 //!
-//! In: a request. Out: the same, with an [`Owner`] in scope while it is handled.
+//! In: a request. Out: the same request, with an [`Owner`] in scope while it is handled.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -12,10 +12,9 @@ use tenure_core::Owner;
 use tokio::task::JoinHandle;
 use tower::{Layer, Service};
 
-/// Makes each request an owner: locks that are nested in one request re-enter, two requests never
-/// share a lock.
+/// Makes each request an owner: nested locks of one request re-enter, and two requests never share a lock.
 ///
-/// A task that a handler spawns has no owner; [`spawn_in_scope`] gives it the request's.
+/// A task that a handler spawns has no owner, unless [`spawn_in_scope`] passes the request's owner to it.
 ///
 /// ```
 /// use axum::Router;
@@ -61,21 +60,21 @@ where
     }
 }
 
-/// The request's owner, made now if it has none. Not the one in scope: a caller may be handling
+/// The request's owner, created now if it has none. The owner in scope is not used: a caller may handle
 /// several requests in one scope.
 fn of_request(extensions: &mut Extensions) -> Owner {
     extensions.get_or_insert_with(|| RequestOwner(Owner::new())).0.clone()
 }
 
-/// The owner that locks of this request are asked for by: the one in scope, or a new one.
+/// The owner of this request's locks: the one in scope, or else the request's own.
 pub(crate) fn in_scope_or_new(extensions: &mut Extensions) -> Owner {
     Owner::current().unwrap_or_else(|| of_request(extensions))
 }
 
-/// The owner of the request, for handlers: `None` if there is no [`OwnerLayer`] or
-/// [`LockLayer`](crate::LockLayer) on the way.
+/// The owner of the request, for handlers. As an `Option` it is `None` if the request passed neither an
+/// [`OwnerLayer`] nor a [`LockLayer`](crate::LockLayer).
 ///
-/// Wanted where work goes on in a place that the scope does not reach, such as a thread or an actor.
+/// Needed if work continues where the scope does not reach, such as in a thread or an actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestOwner(pub Owner);
 
@@ -90,17 +89,17 @@ impl<S: Sync> axum::extract::OptionalFromRequestParts<S> for RequestOwner {
 impl<S: Sync> FromRequestParts<S> for RequestOwner {
     type Rejection = Infallible;
 
-    /// Makes the request an owner if it has none.
+    /// Creates an owner if the request has none.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(RequestOwner(in_scope_or_new(&mut parts.extensions)))
     }
 }
 
-/// Spawns a task with the owner in scope, so that locks asked for in it are the request's: it gets
-/// those again that the request holds.
+/// Spawns a task with the owner in scope, so that its locks belong to the request: the task re-enters the
+/// locks that the request holds.
 ///
-/// On demand, and not for every task: tasks that share an owner share its locks, so they are not
-/// kept apart from each other.
+/// This is a choice for each task: tasks that share an owner share its locks, so they do not exclude each
+/// other.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

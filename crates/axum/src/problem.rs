@@ -1,6 +1,6 @@
-//! What keeps a request from being handled, as an answer (RFC 9457).
+//! Responses to errors of a lock, as problem documents (RFC 9457).
 //!
-//! In: an [`Error`] of a lock. Out: a response; its status is [`Kind::status`], the one place that maps them.
+//! In: an [`Error`] of a lock. Out: a response. Only [`Kind::status`] maps errors to statuses.
 
 use std::time::Duration;
 
@@ -9,35 +9,46 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tenure_core::Error;
+use tenure_core::{Error, Mode, OncePerSecond, RunError};
 
-/// When to come again to a lock that is held: what is left of its lease does not tell, since a living
-/// holder renews it, and most work is done within a second.
+/// `Retry-After` for a busy lock. The rest of the lease is no help, since a live holder renews it; most work
+/// takes less than a second.
 const RETRY_BUSY: Duration = Duration::from_secs(1);
-/// When to come again to an engine that does not answer: as long as connecting to it may take.
+/// `Retry-After` for an unavailable engine: as long as a connection may take.
 const RETRY_UNAVAILABLE: Duration = Duration::from_secs(2);
+/// On a busy key, while the server is unreachable, and with a template that does not fit its route, every request fails
+/// for the same reason: one log line per second and kind is enough.
+static BUSY: OncePerSecond = OncePerSecond::new();
+static FULL: OncePerSecond = OncePerSecond::new();
+static UNAVAILABLE: OncePerSecond = OncePerSecond::new();
+static LOST: OncePerSecond = OncePerSecond::new();
+static INVALID: OncePerSecond = OncePerSecond::new();
+static FAILED: OncePerSecond = OncePerSecond::new();
 
-/// What kind of problem a request has. Each has a status, and a word in the answer's member `kind`.
+/// The kind of a problem. Each kind has a status, and a word in the member `kind` of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Another holds the lock: `busy`, 409. With `Retry-After`.
+    /// Another owner holds the lock: `busy`, 409. With `Retry-After`.
     Busy,
-    /// The engine cannot be asked or did not answer, or the locker is shutting down: `unavailable`, 503. With
+    /// No permit of a semaphore is free: `full`, 429. With `Retry-After`.
+    Full,
+    /// The engine is unreachable or did not reply, or the locker is shutting down: `unavailable`, 503. With
     /// `Retry-After`.
     Unavailable,
-    /// The lock was lost while the handler ran: `lost`, 500. Something may be half done.
+    /// The lock was lost while the handler ran: `lost`, 500. Its work may be half done.
     Lost,
-    /// Options that make no sense: `invalid`, 500, since they are the application's. So is a key that is none, but
-    /// for those that a [`LockLayer`](crate::LockLayer) makes of the request: these are [`BadRequest`](Kind::BadRequest).
+    /// A mistake of the application: `invalid`, 500. Invalid options, a template with a parameter that the
+    /// route does not have, or an invalid key. If a [`LockLayer`](crate::LockLayer) builds an invalid key
+    /// from the request, it is a [`BadRequest`](Kind::BadRequest).
     Invalid,
-    /// Anything else, such as missing rights at the server: `failed`, 500.
+    /// Any other error, such as missing rights on the server: `failed`, 500.
     Failed,
-    /// The request lacks what the key is made of: `bad_request`, 400.
+    /// The request lacks a part of the key: `bad_request`, 400.
     BadRequest,
-    /// The request carries no fence where one is needed: `fence_required`, 428.
+    /// The request needs a fence and has none: `fence_required`, 428.
     FenceRequired,
-    /// A request with a newer fence has been here: `stale_fence`, 412. Trying again does not help.
+    /// A newer fence has been seen: `stale_fence`, 412. A retry does not help.
     StaleFence,
 }
 
@@ -45,9 +56,10 @@ impl Kind {
     /// The kind of an error.
     pub fn of(error: &Error) -> Self {
         match error {
+            error if matches!(error.wanted(), Some(Mode::Permits { .. })) => Kind::Full,
             error if error.is_busy() || error.is_already_held() => Kind::Busy,
             error if error.is_unavailable() || error.is_unknown() => Kind::Unavailable,
-            // Whoever ended the wait or the locker is this application, on its way down.
+            // This application ended the wait or closed the locker, because it shuts down.
             error if error.is_closed() || error.is_cancelled() => Kind::Unavailable,
             error if error.is_lost() => Kind::Lost,
             error if error.is_invalid() => Kind::Invalid,
@@ -55,10 +67,11 @@ impl Kind {
         }
     }
 
-    /// The status it is answered with, unless a [`ProblemLayer`](crate::ProblemLayer) says otherwise.
+    /// The status of the response, unless a [`ProblemLayer`](crate::ProblemLayer) sets another one.
     pub fn status(self) -> StatusCode {
         match self {
             Kind::Busy => StatusCode::CONFLICT,
+            Kind::Full => StatusCode::TOO_MANY_REQUESTS,
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Lost | Kind::Invalid | Kind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
             Kind::BadRequest => StatusCode::BAD_REQUEST,
@@ -67,10 +80,11 @@ impl Kind {
         }
     }
 
-    /// Its word, as in the answer.
+    /// The word for this kind in the response.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Busy => "busy",
+            Kind::Full => "full",
             Kind::Unavailable => "unavailable",
             Kind::Lost => "lost",
             Kind::Invalid => "invalid",
@@ -84,6 +98,7 @@ impl Kind {
     fn title(self) -> &'static str {
         match self {
             Kind::Busy => "Locked by another",
+            Kind::Full => "All permits taken",
             Kind::Unavailable => "Locks unavailable",
             Kind::Lost => "Lock lost",
             Kind::Invalid | Kind::Failed => "Lock failed",
@@ -94,11 +109,11 @@ impl Kind {
     }
 }
 
-/// What keeps a request from being handled. Handlers return it: `?` makes it of an [`Error`], and axum makes it an
-/// answer, `application/problem+json`, with `Retry-After` where coming again may help.
+/// Why a request was not handled. Handlers return it: `?` converts an [`Error`], and axum turns it into an
+/// `application/problem+json` response, with `Retry-After` if a retry may help.
 ///
-/// Who holds a lock is in the log; in the answer only if a [`ProblemLayer`](crate::ProblemLayer) says so. What
-/// the engine said is never in the answer.
+/// The holder of a lock is in the log; it is in the response only if a [`ProblemLayer`](crate::ProblemLayer)
+/// shows it. The engine's own message is never in the response.
 ///
 /// ```
 /// use tenure::axum::Problem;
@@ -120,7 +135,7 @@ enum What {
 }
 
 impl Problem {
-    /// The request lacks something, or makes no sense: 400. `detail` is shown to the client.
+    /// The request is incomplete or not valid: 400. `detail` is shown to the client.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::of_request(Kind::BadRequest, detail.into())
     }
@@ -129,7 +144,7 @@ impl Problem {
         Problem(What::Request { kind, detail })
     }
 
-    /// What kind of problem it is.
+    /// The kind of this problem.
     pub fn kind(&self) -> Kind {
         match &self.0 {
             What::Lock(error) => Kind::of(error),
@@ -137,7 +152,7 @@ impl Problem {
         }
     }
 
-    /// The lock's error, if it is one.
+    /// The lock's error, if there is one.
     pub fn error(&self) -> Option<&Error> {
         match &self.0 {
             What::Lock(error) => Some(error),
@@ -145,16 +160,18 @@ impl Problem {
         }
     }
 
-    /// What the client is told in words.
+    /// The text for the client.
     fn detail(&self, show: Show) -> String {
         let error = match &self.0 {
             What::Request { detail, .. } => return detail.clone(),
             What::Lock(error) => error,
         };
         match (self.kind(), error.key()) {
-            (Kind::Busy, Some(_)) if show.holder => error.to_string(),
+            (Kind::Busy | Kind::Full, Some(_)) if show.holder => error.to_string(),
             (Kind::Busy, Some(key)) if show.key => format!("lock `{key}` is held by another"),
             (Kind::Busy, _) => "the lock is held by another".into(),
+            (Kind::Full, Some(key)) if show.key => format!("no permit of `{key}` is free"),
+            (Kind::Full, _) => "no permit is free".into(),
             (Kind::Unavailable, _) => "locks cannot be had at the moment".into(),
             (Kind::Lost, _) => {
                 "the lock was lost before the work was done; some of it may be done".into()
@@ -163,13 +180,15 @@ impl Problem {
         }
     }
 
-    /// When it may help to come again.
+    /// When a retry may help.
     fn retry_after(&self) -> Option<Duration> {
         let error = self.error()?;
         match self.kind() {
-            // Released already, and kept closed: that it is for as long as the lease says.
-            Kind::Busy => match error.holder() {
-                Some(holder) if holder.closing => Some(holder.lease_left.unwrap_or(RETRY_BUSY)),
+            // The lock was released and stays closed for the rest of its lease.
+            Kind::Busy | Kind::Full => match error.holder() {
+                Some(holder) if holder.cooling_down => {
+                    Some(holder.lease_left.unwrap_or(RETRY_BUSY))
+                }
                 _ => Some(RETRY_BUSY),
             },
             Kind::Unavailable => Some(RETRY_UNAVAILABLE),
@@ -177,27 +196,47 @@ impl Problem {
         }
     }
 
-    /// For those who run the application: the whole of it, with the holder.
+    /// Logs the whole problem for operators, with the holder: one line per second and kind, the others at `debug`.
     fn log(&self) {
         let kind = self.kind().word();
         match (&self.0, self.kind()) {
+            (What::Request { detail, .. }, Kind::Invalid) => match self.limit().due() {
+                Some(left_out) => {
+                    tracing::warn!(component = "tenure", kind, left_out, detail, "request failed");
+                }
+                None => tracing::debug!(component = "tenure", kind, detail, "request failed"),
+            },
             (What::Request { detail, .. }, _) => {
                 tracing::debug!(component = "tenure", kind, detail, "request refused");
             }
-            (What::Lock(error), Kind::Busy) => {
-                tracing::info!(component = "tenure", kind, %error, "request refused");
-            }
-            (What::Lock(error), _) => {
-                tracing::warn!(component = "tenure", kind, %error, "request failed");
-            }
+            (What::Lock(error), of) => match (of, self.limit().due()) {
+                (Kind::Busy | Kind::Full, Some(left_out)) => {
+                    tracing::info!(component = "tenure", kind, left_out, %error, "request refused");
+                }
+                (_, Some(left_out)) => {
+                    tracing::warn!(component = "tenure", kind, left_out, %error, "request failed");
+                }
+                (_, None) => tracing::debug!(component = "tenure", kind, %error, "request failed"),
+            },
         }
     }
 
-    /// The answer in these words.
+    fn limit(&self) -> &'static OncePerSecond {
+        match self.kind() {
+            Kind::Busy => &BUSY,
+            Kind::Full => &FULL,
+            Kind::Unavailable => &UNAVAILABLE,
+            Kind::Lost => &LOST,
+            Kind::Invalid => &INVALID,
+            _ => &FAILED,
+        }
+    }
+
+    /// The response with these texts.
     pub(crate) fn render(&self, words: &Words, instance: Option<&str>) -> Rendered {
         let kind = self.kind();
         let status = words.status(kind);
-        // Without a type of its own, a problem is titled by its status (RFC 9457, 4.2.1).
+        // Without a type of its own, a problem has its status as the title (RFC 9457, 4.2.1).
         let title = match &words.types {
             Some(_) => kind.title(),
             None => status.canonical_reason().unwrap_or(kind.title()),
@@ -216,12 +255,13 @@ impl Problem {
     }
 
     fn shown_key(&self, show: Show) -> Option<&str> {
-        let key = self.error()?.key().filter(|_| self.kind() == Kind::Busy && show.key);
+        let is_shown = matches!(self.kind(), Kind::Busy | Kind::Full) && show.key;
+        let key = self.error()?.key().filter(|_| is_shown);
         key.map(|key| key.as_str())
     }
 }
 
-/// At least one, and rounded up: who comes too early comes in vain.
+/// At least one, and rounded up, because a retry that is too early fails.
 fn whole_seconds(time: Duration) -> HeaderValue {
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     seconds.max(1).into()
@@ -241,7 +281,7 @@ struct Members<'a> {
     key: Option<&'a str>,
 }
 
-/// How an application words its problems.
+/// The application's statuses and texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     pub(crate) statuses: Vec<(Kind, StatusCode)>,
@@ -249,7 +289,7 @@ pub(crate) struct Words {
     pub(crate) show: Show,
 }
 
-/// What a client may know.
+/// What a client may see.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Show {
     pub(crate) key: bool,
@@ -276,7 +316,7 @@ impl Words {
     }
 }
 
-/// A problem in words, to be put into a response.
+/// A rendered problem, to be put into a response.
 pub(crate) struct Rendered {
     status: StatusCode,
     retry_after: Option<HeaderValue>,
@@ -284,7 +324,7 @@ pub(crate) struct Rendered {
 }
 
 impl Rendered {
-    /// Replaces what the response says, and nothing else of it.
+    /// Replaces status, body and their headers; other headers stay.
     pub(crate) fn put_into(self, response: &mut Response) {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
@@ -302,18 +342,26 @@ impl From<Error> for Problem {
     }
 }
 
+/// For `?` after [`LockRequest::run`](tenure_core::LockRequest::run) in a handler. The value of a body that
+/// succeeded is dropped.
+impl<T> From<RunError<T>> for Problem {
+    fn from(error: RunError<T>) -> Self {
+        Error::from(error).into()
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         self.log();
         let mut response = Response::default();
         self.render(&Words::default(), None).put_into(&mut response);
-        // For the layer, which knows the application's words.
+        // For the `ProblemLayer`, which knows the application's texts.
         response.extensions_mut().insert(self);
         response
     }
 }
 
-/// The answer to an error, for applications that have an error type of their own:
+/// The response to an error, for applications with their own error type:
 ///
 /// ```
 /// use axum::http::StatusCode;

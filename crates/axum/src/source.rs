@@ -1,18 +1,20 @@
-//! What a request is about: a name made of its path, its headers, or by a closure.
+//! The key of a request: from its path, its headers, or a closure.
 //!
-//! In: a template such as `order:{order_id}`, and a request. Out: `order:42`, or the answer that says what is missing.
+//! In: a template such as `order:{order_id}`, and a request. Out: `order:42`, or a response that names the
+//! missing part.
 
 use std::fmt;
 use std::sync::Arc;
 
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use tenure_core::Error;
 
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 
-/// Where a name comes from.
+/// Where a key comes from.
 #[derive(Clone)]
 pub(crate) enum Source {
     Path(Template),
@@ -42,7 +44,7 @@ impl Source {
         Source::Closure(Arc::new(boxed))
     }
 
-    /// The template, which is what metrics may know of the name.
+    /// The template, for metrics.
     pub(crate) fn template(&self) -> Option<&Arc<str>> {
         match self {
             Source::Path(template) | Source::Header(template) => Some(&template.text),
@@ -50,7 +52,7 @@ impl Source {
         }
     }
 
-    /// The name that this request is about.
+    /// The key of this request.
     pub(crate) async fn name(&self, parts: &mut Parts) -> Result<String, Box<Response>> {
         let made = match self {
             Source::Path(template) => from_path(template, parts).await,
@@ -68,28 +70,36 @@ impl fmt::Debug for Source {
 }
 
 async fn from_path(template: &Template, parts: &mut Parts) -> Result<String, Problem> {
-    let found = RawPathParams::from_request_parts(parts, &()).await;
-    let found = found.map_err(|flaw| Problem::bad_request(flaw.body_text()))?;
+    let found = match RawPathParams::from_request_parts(parts, &()).await {
+        Ok(found) => found,
+        Err(RawPathParamsRejection::MissingPathParams(_)) => {
+            return Err(template
+                .misfit("path parameters, but the layer is not on a route: use `route_layer`"));
+        }
+        Err(flaw) => return Err(Problem::bad_request(flaw.body_text())),
+    };
     template.fill(|name| {
         let value = found.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
-        value.ok_or_else(|| missing("path parameter", name))
+        value.ok_or_else(|| no_parameter(template, name, &found))
     })
+}
+
+fn no_parameter(template: &Template, name: &str, found: &RawPathParams) -> Problem {
+    let has: Vec<String> = found.iter().map(|(key, _)| format!("`{key}`")).collect();
+    let has = if has.is_empty() { "none".into() } else { has.join(", ") };
+    template.misfit(&format!("the path parameter `{name}`, but the route has {has}"))
 }
 
 fn header(parts: &Parts, name: &str) -> Result<String, Problem> {
     let mut values = parts.headers.get_all(name).iter();
     let value = values.next().filter(|value| !value.is_empty());
-    let value = value.ok_or_else(|| missing("header", name))?;
+    let value = value.ok_or_else(|| Problem::bad_request(format!("header `{name}` is missing")))?;
     if values.next().is_some() {
-        // Which of them counts, others on the way may see differently.
+        // Proxies and servers may disagree on which value counts.
         return Err(Problem::bad_request(format!("header `{name}` is there more than once")));
     }
     let text = value.to_str().map(Into::into);
     text.map_err(|_| Problem::bad_request(format!("header `{name}` is not plain text")))
-}
-
-fn missing(what: &str, name: &str) -> Problem {
-    Problem::bad_request(format!("{what} `{name}` is missing"))
 }
 
 /// Text with placeholders: `order:{order_id}`. No expressions; `{{` and `}}` are braces.
@@ -129,6 +139,12 @@ impl Template {
         Ok(filled)
     }
 
+    /// The error if the template does not fit the route. A layer does not know its route, so only a request
+    /// shows it.
+    fn misfit(&self, needs: &str) -> Problem {
+        Problem::of_request(Kind::Invalid, format!("key template `{}` needs {needs}", self.text))
+    }
+
     /// The text between the placeholder at `at` and the next one.
     fn separator(&self, at: usize) -> Option<&str> {
         match self.pieces.get(at + 1..at + 3) {
@@ -138,8 +154,8 @@ impl Template {
     }
 }
 
-/// Refuses a value that seems to go on behind its separator: otherwise `{tenant}:{order}` would be the same for
-/// `acme` and `eu:42` as for `acme:eu` and `42`.
+/// Rejects a value that contains its separator, alone or together with it. Otherwise `{tenant}:{order}` would
+/// be the same for `acme` and `eu:42` as for `acme:eu` and `42`.
 fn ends_before(separator: &str, name: &str, value: &str) -> Result<(), Problem> {
     if format!("{value}{separator}").find(separator) == Some(value.len()) {
         return Ok(());
@@ -191,7 +207,7 @@ mod tests {
         Template::parse(template).unwrap().fill(|name| Ok(format!("<{name}>"))).unwrap()
     }
 
-    /// Placeholders are filled, doubled braces are braces, everything else is itself.
+    /// Placeholders are filled in, doubled braces become braces, all other text stays unchanged.
     #[test]
     fn templates_are_filled() {
         assert_eq!(filled("order:{order_id}"), "order:<order_id>");
@@ -200,8 +216,8 @@ mod tests {
         assert_eq!(filled("订单:{id}"), "订单:<id>");
     }
 
-    /// No two lists of values make the same name: a value that contains its separator, or does so together with it, is
-    /// refused. The last value may be anything.
+    /// No two lists of values produce the same key: a value that contains its separator, alone or together
+    /// with it, is rejected. The last value may contain anything.
     #[test]
     fn values_cannot_move_a_boundary() {
         let parts = ["", "a", ":", "a:", ":a", "a:b", "-", "a-", "--", "%3A", "/"];
@@ -224,7 +240,7 @@ mod tests {
         assert_eq!(Template::parse("order:{x}").unwrap().fill(value).unwrap(), "order:x:1");
     }
 
-    /// A template that makes no sense is refused with what is wrong.
+    /// The error for an invalid template names the mistake.
     #[test]
     fn bad_templates_are_refused() {
         let flaw = |template: &str| Template::parse(template).unwrap_err().to_string();

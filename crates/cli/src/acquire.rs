@@ -1,8 +1,8 @@
-//! `tenure acquire`: a lock that outlives us, for scripts.
+//! `tenure acquire`: a lock that outlives our process, for scripts.
 //!
-//! In: the command line. Out: the token on stdout, and the lock held under it until its ttl has
-//! passed or `tenure release` gives it back. Nobody renews it meanwhile, so the ttl is not ours to
-//! choose. A token that cannot be handed over leaves no lock behind.
+//! In: the command line. Out: the token on stdout, and a lock that is held under it until its ttl has passed
+//! or `tenure release` releases it. Nothing renews the lock in between, so the caller must choose the ttl. If
+//! the token cannot be printed, the lock is released.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -12,70 +12,72 @@ use std::time::Duration;
 use rustix::fs::{OFlags, Stat, fcntl_getfl, fstat, stat};
 use serde::Serialize;
 use tenure::time::UnixMillis;
-use tenure::{Guard, Key, Locker, Renew, WrittenLease};
+use tenure::{ExportedLease, Guard, Key, Locker, Mode, Renew};
 use tokio::sync::oneshot;
 
-use crate::args::{AcquireArgs, Everywhere};
+use crate::args::{AcquireArgs, GlobalArgs};
+use crate::error::{self, CliError};
+use crate::json::{SCHEMA, json};
 use crate::output;
 use crate::signals::Signals;
 use crate::status::{Outcome, millis};
-use crate::talk::Talk;
+use crate::target::{self, Target};
 use crate::text;
-use crate::trouble::{self, Trouble};
-use crate::url::{self, Place};
-use crate::view::{SCHEMA, json};
-use crate::wait::{self, Waited};
+use crate::ui::Ui;
+use crate::wait::{self, Waited, Wanted};
 
-/// Takes the lock and prints its token.
-pub(crate) fn acquire(args: &AcquireArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
-    match checked(args, flags, talk) {
+/// Acquires the lock and prints its token.
+pub(crate) fn acquire(args: &AcquireArgs, flags: &GlobalArgs, ui: &mut Ui) -> u8 {
+    match checked(args, flags, ui) {
         Ok(None) => 0,
         Ok(Some(Outcome::NotAcquired)) => {
             let other = args.asking.conflict_exit_code;
             other.unwrap_or_else(|| Outcome::NotAcquired.code())
         }
         Ok(Some(outcome)) => outcome.code(),
-        Err(trouble) => talk.trouble(&trouble),
+        Err(trouble) => ui.trouble(&trouble),
     }
 }
 
-/// No outcome: it went as it should.
+/// `None` means success.
 fn checked(
     args: &AcquireArgs,
-    flags: &Everywhere,
-    talk: &mut Talk,
-) -> Result<Option<Outcome>, Trouble> {
-    let key = trouble::key(&args.key)?;
+    flags: &GlobalArgs,
+    ui: &mut Ui,
+) -> Result<Option<Outcome>, CliError> {
+    let key = error::key(&args.key)?;
     if is_closed(io::stdout()) {
-        return Err(Trouble::usage(format!("cannot print the token of `{key}`: stdout is closed")));
+        return Err(CliError::usage(format!(
+            "cannot print the token of `{key}`: stdout is closed"
+        )));
     }
-    let place = Place::find(flags)?;
-    if let Some(engine) = place.confined() {
-        place.introduce(talk);
+    let target = Target::find(flags)?;
+    if let Some(engine) = target.is_local() {
+        target.introduce(ui);
         return Err(refused(engine));
     }
-    let taking = Taking { args, key: &key, place: &place, talk };
-    url::runtime()?.block_on(taking.go())
+    let taking = Taking { args, key: &key, target: &target, ui };
+    target::runtime()?.block_on(taking.go())
 }
 
-fn refused(engine: &str) -> Trouble {
+fn refused(engine: &str) -> CliError {
     let why =
         format!("`tenure acquire` needs a server: a lock of `{engine}` ends with its process");
-    Trouble::usage(why).hint("name a server with --url, or put the work under `tenure run`")
+    CliError::usage(why).hint("name a server with --url, or use `tenure run`")
 }
 
-/// One lock, on its way to a script.
+/// One `tenure acquire` in progress.
 struct Taking<'a> {
     args: &'a AcquireArgs,
     key: &'a Key,
-    place: &'a Place,
-    talk: &'a mut Talk,
+    target: &'a Target,
+    ui: &'a mut Ui,
 }
 
 impl Taking<'_> {
-    async fn go(mut self) -> Result<Option<Outcome>, Trouble> {
+    async fn go(mut self) -> Result<Option<Outcome>, CliError> {
         let mut signals = Signals::ending()?;
-        match wait::connect(self.place, &mut signals, self.talk).await {
+        match wait::connect(self.target, &self.args.asking, &mut signals, self.ui).await {
             Ok(locker) => self.with(&locker?, &mut signals).await,
             Err(signal) => Ok(Some(Outcome::Interrupted(signal as i32))),
         }
@@ -85,34 +87,41 @@ impl Taking<'_> {
         &mut self,
         locker: &Locker,
         signals: &mut Signals,
-    ) -> Result<Option<Outcome>, Trouble> {
+    ) -> Result<Option<Outcome>, CliError> {
         let start = locker.clock().now();
         let AcquireArgs { ttl, asking, .. } = self.args;
-        let request = wait::request(locker, self.key, *ttl, asking).renew(Renew::Off);
-        let result = match wait::acquire(locker, self.key, request, signals, self.talk).await {
+        let request = locker.lock(self.key.as_str()).renew(Renew::Off);
+        let request = wait::request(request, *ttl, asking);
+        let longest = wait::gives_up_after(asking, self.target);
+        let wanted = Wanted { keys: std::slice::from_ref(self.key), mode: &Mode::Exclusive };
+        let waited = wait::acquire(locker, wanted, request, longest, signals, self.ui).await;
+        let result = match waited {
             Waited::Acquired(guard) => {
                 let waited = locker.clock().now().since(start);
                 self.hand_over(locker, guard, waited, signals).await
             }
             Waited::Interrupted(signal) => Ok(Some(Outcome::Interrupted(signal as i32))),
-            Waited::Failed(error) => wait::failed(&error, self.key, asking, self.place, self.talk)
-                .map(|()| Some(Outcome::NotAcquired)),
+            Waited::Failed(error, waited) => {
+                wait::failed(&error, waited, self.key, asking, self.target, self.ui)
+                    .map(|()| Some(Outcome::NotAcquired))
+            }
         };
-        wait::farewell(locker, signals).await;
+        wait::shutdown(locker, &result, signals).await;
         result
     }
 
-    /// The lock is ours: it becomes the script's, if the script reads its token while it is worth something.
+    /// Exports the acquired lock and prints its token, if the token can be printed before the lease ends.
+    /// Otherwise the lock is released.
     async fn hand_over(
         &mut self,
         locker: &Locker,
         guard: Guard,
         waited: Duration,
         signals: &mut Signals,
-    ) -> Result<Option<Outcome>, Trouble> {
+    ) -> Result<Option<Outcome>, CliError> {
         let (fence, left) = (guard.fence().to_string(), guard.remaining());
-        let written = guard.detach().write_down().await;
-        let written = written.map_err(|error| self.place.trouble(&error))?;
+        let written = guard.detach().export().await;
+        let written = written.map_err(|error| self.target.trouble(&error))?;
         let until = UnixMillis(UnixMillis::now().0.saturating_add(millis(left)));
         let token = written.token().expose();
         let text =
@@ -128,15 +137,15 @@ impl Taking<'_> {
             },
             signal = signals.next() => {
                 if let Err(cause) = self.take_back(locker, &written).await {
-                    self.talk.insist(&output::not_released(self.key.as_str(), &cause));
+                    self.ui.always(&output::not_released(self.key.as_str(), &cause));
                 }
                 return Ok(Some(Outcome::Interrupted(signal as i32)));
             }
-            () = tokio::time::sleep(left) => "nobody has read it".into(),
+            () = tokio::time::sleep(left) => "it was not read".into(),
         };
         let undone = self.take_back(locker, &written).await;
-        let then = undone.map_or_else(|cause| cause, |()| "the lock was given back".into());
-        Err(Trouble::usage(format!("cannot print the token of `{}`: {why}; {then}", self.key)))
+        let then = undone.map_or_else(|cause| cause, |()| "the lock was released".into());
+        Err(CliError::usage(format!("cannot print the token of `{}`: {why}; {then}", self.key)))
     }
 
     fn as_json(&self, token: &str, fence: &str, until: UnixMillis, waited: Duration) -> String {
@@ -145,7 +154,7 @@ impl Taking<'_> {
             schema: u32,
             key: &'a str,
             token: &'a str,
-            /// A string: as a number it would not survive a reader that uses doubles.
+            /// A string: a JSON reader that uses doubles would round a number.
             fence: &'a str,
             ttl_ms: u64,
             valid_until_unix_ms: u64,
@@ -164,32 +173,32 @@ impl Taking<'_> {
 
     fn say_how_long(&mut self, until: UnixMillis) {
         let key = self.key.as_str();
-        self.talk.say(&output::not_renewed(key, self.args.ttl, until));
-        // A script knows what to do with what it reads; a person has it before their eyes.
+        self.ui.info(&output::not_renewed(key, self.args.ttl, until));
+        // Only a person at a terminal needs the hint; a script reads the token from stdout.
         if io::stdout().is_terminal() {
-            let options = [self.place.option(), Some("--token TOKEN".into())];
+            let options = [self.target.option(), Some("--token TOKEN".into())];
             let options = options.into_iter().flatten().collect::<Vec<_>>().join(" ");
-            self.talk.say(&output::hint(&output::paste("release", Some(&options), key)));
+            self.ui.info(&output::hint(&output::paste("release", Some(&options), key)));
         }
     }
 
-    /// Nobody knows the token, so nobody else could give the lock back.
-    async fn take_back(&self, locker: &Locker, written: &WrittenLease) -> Result<(), String> {
+    /// Releases the lock. Only this process knows the token, so no other process could.
+    async fn take_back(&self, locker: &Locker, written: &ExportedLease) -> Result<(), String> {
         let undone = async { locker.adopt(written).await?.release().await };
-        undone.await.map(drop).map_err(|error| self.place.scrub(&text::chain(&error)))
+        undone.await.map(drop).map_err(|error| self.target.scrub(&text::chain(&error)))
     }
 }
 
-/// Whether nobody can read what is written here. The standard library opens `/dev/null` for reading and
-/// writing in the place of a stream that was closed; a shell's `>/dev/null` is for writing only.
+/// Whether stdout was closed when we started. The standard library replaces a closed stream by `/dev/null`,
+/// opened for reading and writing; a shell's `>/dev/null` is opened for writing only.
 fn is_closed(stream: impl AsFd) -> bool {
     let opened = fcntl_getfl(&stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
     let device = |stat: Stat| stat.st_rdev;
     opened && fstat(&stream).map(device) == stat("/dev/null").map(device)
 }
 
-/// Prints on a thread that nobody waits for: a write cannot be cancelled. Not by way of `Stdout`, which
-/// takes a stream that cannot be written to for written.
+/// Prints on a detached thread, because a write cannot be cancelled. `Stdout` is not used: it treats a write
+/// to a closed stream as a success.
 async fn print(text: String) -> io::Result<()> {
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let (tell, told) = oneshot::channel();

@@ -1,8 +1,8 @@
 //! The running command: its process group, its stops, its end.
 //!
-//! In: a process that `command.rs` started, the leader of its own group. Out: [`Change`]s.
-//! Whatever is sent goes to the whole group: a shell's children must not outlive the lock that the
-//! shell was given. Descendants that are in groups of their own (jobs of an interactive shell) are not reached.
+//! In: a process that `command.rs` started, the leader of its own group. Out: [`Change`]s. Every signal goes
+//! to the whole group, because the children of a shell must not outlive the shell's lock. Descendants in
+//! groups of their own (jobs of an interactive shell) are not reached.
 
 use std::io;
 
@@ -16,26 +16,26 @@ use tokio::signal::unix::{self, SignalKind};
 pub(crate) struct Child {
     pid: Pid,
     changes: unix::Signal,
-    /// Its status has been collected: from now on its process id may be another's.
+    /// The exit status has been collected: from now on another process may have this process id.
     ended: bool,
 }
 
-/// What became of it.
+/// A change of the command's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Stopped by this signal; it can go on.
+    /// Stopped by this signal; the command can continue.
     Stopped(i32),
     Ended(End),
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Exited(i32),
     Signalled(i32),
 }
 
-/// The watch for changes of children. To be set up before there is one, or its end may be missed.
+/// Receives SIGCHLD. Create it before the child is started, or the end of the child may be missed.
 #[derive(Debug)]
 pub(crate) struct Watch(unix::Signal);
 
@@ -53,16 +53,16 @@ impl Watch {
 }
 
 impl Child {
-    /// Its process id, which is its group's too.
+    /// The process id of the command, which is also the id of its group.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Sends a signal to every member of the group, and to the command wherever it is.
+    /// Sends a signal to every member of the group, and to the command itself if it has left the group.
     pub(crate) fn send(&self, signal: Signal) {
-        // A group without members has nothing left to be told.
+        // An empty group is not an error.
         let _ = killpg(self.pid, signal);
-        // A command can join another group; one that has not must not get the signal twice.
+        // A command can join another group. If it has not, it must not get the signal twice.
         if !self.ended && getpgid(Some(self.pid)) != Ok(self.pid) {
             let _ = kill(self.pid, signal);
         }
@@ -84,13 +84,13 @@ impl Child {
         match waitpid(pid, WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(Some((_, status))) => change(status),
             Ok(None) => None,
-            // Somebody else has taken its status: it has ended, and nobody can tell how.
+            // Other code has collected the status: the command has ended, and its status is unknown.
             Err(_) => Some(Change::Ended(End::Exited(i32::from(u8::MAX)))),
         }
     }
 }
 
-/// Raw numbers, since a signal need not have a name (real-time signals).
+/// Uses raw numbers, since a real-time signal has no name.
 fn change(status: WaitStatus) -> Option<Change> {
     let exited = status.exit_status().map(|status| Change::Ended(End::Exited(status)));
     let signalled = status.terminating_signal().map(|s| Change::Ended(End::Signalled(s)));
@@ -110,20 +110,20 @@ mod tests {
         watch.over(process.id())
     }
 
-    /// A status is passed on as it is, a signal by its number, also one without a name.
+    /// An exit status is reported unchanged, a signal by its number, also a signal without a name.
     #[tokio::test]
-    async fn ends_are_told_exactly() {
+    async fn exit_statuses_are_exact() {
         assert_eq!(start("exit 42").changed().await, Change::Ended(End::Exited(42)));
         assert_eq!(start("kill -9 $$").changed().await, Change::Ended(End::Signalled(9)));
         assert_eq!(start("kill -40 $$").changed().await, Change::Ended(End::Signalled(40)));
     }
 
-    /// A command that has gone to another group is reached too, and only once where it has not.
+    /// A signal reaches a command that is in another group.
     #[tokio::test]
     #[allow(clippy::zombie_processes, reason = "`Child` is what waits for it")]
     async fn commands_in_another_group() {
         let watch = Watch::start().unwrap();
-        // Not the leader of a group: it is in ours.
+        // It is not the leader of a group; it is in our group.
         let process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut child = watch.over(process.id());
         child.send(Signal::SIGKILL);
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(end, Ok(Change::Ended(End::Signalled(9))));
     }
 
-    /// A stop is no end: the command goes on and ends later.
+    /// A stop is not an end: the command continues and ends later.
     #[tokio::test]
     async fn stops_are_told_apart() {
         let mut child = start("kill -STOP $$; exit 3");

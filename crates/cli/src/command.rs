@@ -1,11 +1,11 @@
-//! The command: whether it can be run, and its start.
+//! The command: the check that it can be run, and its start.
 //!
-//! In: the words after `--`, and what the lock adds to its environment. Out: a [`Child`] that leads a
-//! process group of its own, dies with us, and inherits neither the lock's descriptor (everything
-//! that we open is close-on-exec) nor our password.
+//! In: the arguments after `--`, and the variables that the lock adds. Out: a [`Child`] that leads its own
+//! process group, is killed when we die, and inherits neither the lock's descriptor (everything that we open
+//! is close-on-exec) nor our password.
 //!
-//! What dies with us if we are killed is the command itself. Its own children do not, nor does a
-//! set-user-id program: the kernel takes the request back for those.
+//! If we are killed, the kernel kills the command itself. It does not kill the command's children, nor a
+//! set-user-id program: the kernel drops the request for those.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,14 +18,14 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, Pid, access, getpid, getppid};
 
 use crate::child::{Child, Watch};
+use crate::error::CliError;
 use crate::status::Outcome;
 use crate::terminal::{Terminal, set_foreground};
-use crate::trouble::Trouble;
 
-/// Where a command is looked for if the environment does not say.
+/// The search path if the environment has no `PATH`.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
-/// What to run, and what to add to and take from its environment.
+/// The command to run, and the variables to add to its environment and to remove from it.
 #[derive(Debug)]
 pub(crate) struct Task<'a> {
     pub(crate) words: &'a [OsString],
@@ -33,13 +33,13 @@ pub(crate) struct Task<'a> {
     pub(crate) removed: Vec<&'static str>,
 }
 
-/// Finds out whether a command can be run, before a lock is taken for it.
-pub(crate) fn check(program: &OsStr) -> Result<(), Trouble> {
+/// Checks that a command can be run, before a lock is acquired for it.
+pub(crate) fn check(program: &OsStr) -> Result<(), CliError> {
     let candidates = candidates(program);
     if candidates.iter().any(|path| runnable(path).is_ok()) {
         return Ok(());
     }
-    // One that is there but cannot be run is what the caller meant.
+    // If a file exists but cannot be run, report this file: the caller most likely meant it.
     let there = candidates.iter().find(|path| path.exists());
     Err(match there.map(|path| runnable(path)) {
         Some(Err(errno)) => trouble(program, &errno.into()),
@@ -65,22 +65,22 @@ fn runnable(path: &Path) -> Result<(), Errno> {
     access(path, AccessFlags::X_OK)
 }
 
-fn trouble(program: &OsStr, error: &io::Error) -> Trouble {
+fn trouble(program: &OsStr, error: &io::Error) -> CliError {
     let shown = program.to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound => {
-            Trouble::new(Outcome::NotFound, format!("command `{shown}` not found"))
+            CliError::new(Outcome::NotFound, format!("command `{shown}` not found"))
         }
         _ => {
-            Trouble::new(Outcome::NotRunnable, format!("command `{shown}` cannot be run: {error}"))
+            CliError::new(Outcome::NotRunnable, format!("command `{shown}` cannot be run: {error}"))
         }
     }
 }
 
-/// Starts it. Must be called on the main thread: the command is killed when the *thread* that
+/// Starts the command. Must be called on the main thread: the kernel kills the command when the *thread* that
 /// started it ends.
-pub(crate) fn start(task: &Task<'_>, terminal: Option<&mut Terminal>) -> Result<Child, Trouble> {
-    let (program, args) = task.words.split_first().ok_or_else(|| Trouble::usage("no command"))?;
+pub(crate) fn start(task: &Task<'_>, terminal: Option<&mut Terminal>) -> Result<Child, CliError> {
+    let (program, args) = task.words.split_first().ok_or_else(|| CliError::usage("no command"))?;
     let mut command = Command::new(program);
     command.args(args).envs(task.added.iter().map(|(name, value)| (name, value)));
     task.removed.iter().for_each(|name| _ = command.env_remove(name));
@@ -97,26 +97,26 @@ fn prepare(command: &mut Command, tty: Option<File>) {
     let before_exec = move || {
         die_with(parent)?;
         if let Some(tty) = &tty {
-            // Without the terminal it is merely stopped when it reads, and then gets it.
+            // If this fails, the command is stopped when it first reads, and gets the terminal then.
             let _ = set_foreground(tty, getpid());
         }
         Ok(())
     };
-    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed.
-    // It makes five system calls (prctl, getppid, getpid, sigprocmask, ioctl), each of which is; it
-    // neither allocates nor takes a lock, and what it captures was made before the fork.
+    // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. It makes
+    // five system calls (prctl, getppid, getpid, sigprocmask, ioctl), and all of them are async-signal-safe.
+    // It neither allocates nor locks a mutex, and everything that it captures was created before the fork.
     unsafe { command.pre_exec(before_exec) };
 }
 
-/// Asks the kernel to kill the command when we die, so that it does not go on without the lock.
+/// Asks the kernel to kill the command when we die, so that the command does not continue without the lock.
 #[cfg(target_os = "linux")]
 fn die_with(parent: Pid) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-    // If we died before that call, nobody will tell.
+    // If we died before that call, no signal will come.
     if getppid() == parent { Ok(()) } else { Err(Errno::ESRCH.into()) }
 }
 
-/// Elsewhere the command outlives a `tenure` that is killed with SIGKILL.
+/// On other systems the command outlives a `tenure` that is killed with SIGKILL.
 #[cfg(not(target_os = "linux"))]
 fn die_with(_parent: Pid) -> io::Result<()> {
     Ok(())
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(check(OsStr::new("/bin/sh")), Ok(()));
     }
 
-    /// What is not there is 127, what is there but cannot be run 126, each by name.
+    /// A missing command is 127, a command that cannot be run is 126. The error names the command.
     #[test]
     fn commands_that_cannot() {
         let missing = check(OsStr::new("no-such-command-here")).unwrap_err();
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(directory.chain, "command `/tmp/` cannot be run: Is a directory (os error 21)");
     }
 
-    /// A file without the right to run it is 126.
+    /// A file without execute permission is 126.
     #[test]
     fn files_without_rights() {
         let file = tempfile::NamedTempFile::new().unwrap();

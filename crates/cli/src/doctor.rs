@@ -1,7 +1,7 @@
 //! `tenure doctor`: what makes locks unsafe here, and what to do about it.
 //!
-//! In: the arguments. Out: one line per check on stdout, or JSON; the exit status says how bad it is. The
-//! checks themselves are the engines' (`Config::examine`), so that others can show the same.
+//! In: the arguments. Out: one line per check on stdout, or JSON; the exit status is the worst verdict. The
+//! checks belong to the engines (`Config::diagnose`), so that other programs can show the same.
 
 use std::io::IsTerminal as _;
 
@@ -9,44 +9,40 @@ use serde::Serialize;
 use tenure::doctor::{Finding, Verdict};
 use unicode_width::UnicodeWidthStr;
 
-use crate::args::{DoctorArgs, Everywhere};
+use crate::args::{DoctorArgs, GlobalArgs};
+use crate::error::CliError;
+use crate::json::{SCHEMA, json};
 use crate::output;
-use crate::talk::{self, Talk, wants_color};
+use crate::target::{Target, runtime};
 use crate::text::escape;
-use crate::trouble::Trouble;
-use crate::url::{Place, runtime};
-use crate::view::{SCHEMA, json};
+use crate::ui::{self, Ui, wants_color};
 
 /// The exit statuses.
 const WARNING: u8 = 1;
 const UNSAFE: u8 = 2;
 
-/// Looks, and says what was found.
-pub(crate) fn doctor(args: &DoctorArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
-    let findings = match examine(args, flags, talk) {
+/// Runs the checks and prints the findings.
+pub(crate) fn doctor(args: &DoctorArgs, flags: &GlobalArgs, ui: &mut Ui) -> u8 {
+    let findings = match diagnose(args, flags, ui) {
         Ok(findings) => findings,
-        Err(trouble) => return talk.trouble(&trouble),
+        Err(trouble) => return ui.trouble(&trouble),
     };
     let colored = wants_color(flags.color, std::io::stdout().is_terminal());
-    talk::data(&if args.json { as_json(&findings) } else { lines(&findings, colored) });
-    talk.say(&summary(&findings));
+    ui::data(&if args.json { as_json(&findings) } else { lines(&findings, colored) });
+    ui.info(&summary(&findings));
     status(Verdict::worst(&findings))
 }
 
-fn examine(
-    args: &DoctorArgs,
-    flags: &Everywhere,
-    talk: &mut Talk,
-) -> Result<Vec<Finding>, Trouble> {
-    let place = Place::find(flags)?;
-    let mut config = place.configured();
+fn diagnose(args: &DoctorArgs, flags: &GlobalArgs, ui: &mut Ui) -> Result<Vec<Finding>, CliError> {
+    let target = Target::find(flags)?;
+    let mut config = target.configured();
     if let Some(ttl) = args.ttl {
         config = config.ttl(ttl);
     }
-    place.introduce(talk);
-    let findings = runtime()?.block_on(config.examine());
-    let mut findings = findings.map_err(|error| place.blamed(&error))?;
-    findings.iter_mut().for_each(|finding| finding.seen = place.scrub(&finding.seen));
+    target.introduce(ui);
+    let findings = runtime()?.block_on(config.diagnose());
+    let mut findings = findings.map_err(|error| target.with_origin(&error))?;
+    findings.iter_mut().for_each(|finding| finding.seen = target.scrub(&finding.seen));
     Ok(findings)
 }
 
@@ -80,7 +76,11 @@ fn as_json(findings: &[Finding]) -> String {
 
 fn lines(findings: &[Finding], colored: bool) -> String {
     let columns = |finding: &Finding| {
-        [finding.verdict.word().into(), finding.check.into(), escape(&finding.place).into_owned()]
+        [
+            finding.verdict.as_str().into(),
+            finding.check.into(),
+            escape(&finding.target).into_owned(),
+        ]
     };
     let rows: Vec<[String; 3]> = findings.iter().map(columns).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
@@ -99,12 +99,12 @@ fn line(row: &[String; 3], finding: &Finding, widths: [usize; 3], colored: bool)
     format!("{word}  {rest}  {tried}: {seen}{advice}\n")
 }
 
-/// Counted in columns of the screen: `format!` would count characters.
+/// Pads by display columns: `format!` would count characters.
 fn padded(cell: &str, width: usize) -> String {
     format!("{cell}{}", " ".repeat(width - cell.width()))
 }
 
-/// The words say it already: colour only helps the eye.
+/// Colours the verdict. The text alone is enough; colour only makes it easier to find.
 fn painted(verdict: Verdict, word: &str) -> String {
     let color = match verdict {
         Verdict::Good => "32",
@@ -124,20 +124,20 @@ mod tests {
         let check = |name| Check::new(name, "h:6379", "INFO memory");
         vec![
             check("reachable").good("connected in 0.4ms"),
-            check("clock").unknown("could not be checked: the user may not ask for it"),
+            check("clock").unknown("could not be checked: the user lacks the right"),
             check("persistence").warning("nothing is saved", "save it"),
-            check("eviction").danger("`allkeys-lru`", "set `noeviction`"),
+            check("eviction").critical("`allkeys-lru`", "set `noeviction`"),
         ]
     }
 
-    /// One line for each check, in columns; what there is to do is at the end.
+    /// One line per check, in columns, with the advice at the end.
     #[test]
     fn lines_in_full() {
         assert_eq!(
             lines(&some(), false),
             "\
 good     reachable    h:6379  INFO memory: connected in 0.4ms
-unknown  clock        h:6379  INFO memory: could not be checked: the user may not ask for it
+unknown  clock        h:6379  INFO memory: could not be checked: the user lacks the right
 warning  persistence  h:6379  INFO memory: nothing is saved; to do: save it
 unsafe   eviction     h:6379  INFO memory: `allkeys-lru`; to do: set `noeviction`
 "
@@ -147,19 +147,19 @@ unsafe   eviction     h:6379  INFO memory: `allkeys-lru`; to do: set `noeviction
         assert_eq!(colored.matches("\x1b[0m").count(), 4);
     }
 
-    /// The JSON, all fields of it.
+    /// The JSON with all its fields.
     #[test]
     fn json_in_full() {
         assert_eq!(
             as_json(&some()[2..3]),
             "{\"schema\":1,\"verdict\":\"warning\",\"findings\":[{\"check\":\"persistence\",\
-             \"place\":\"h:6379\",\"tried\":\"INFO memory\",\"seen\":\"nothing is saved\",\
+             \"target\":\"h:6379\",\"tried\":\"INFO memory\",\"seen\":\"nothing is saved\",\
              \"verdict\":\"warning\",\"advice\":\"save it\"}]}\n"
         );
         assert!(as_json(&some()[..1]).contains("\"advice\":null"));
     }
 
-    /// The worst verdict is the exit status, and what is unknown is no fault.
+    /// The worst verdict decides the exit status; `unknown` is not a failure.
     #[test]
     fn statuses() {
         let all = some();

@@ -1,59 +1,66 @@
 //! `tenure`: run commands under a distributed lock, and see who holds what.
 //!
-//! A contents page, in the order in which a run passes through:
+//! The modules, in the order in which a run uses them:
 
-mod args; // what was asked: the command line
-mod complete; // the same for shells that complete it
-mod url; // where the locks are kept, and what of that may be shown
+mod args; // the command line
+mod completions; // shell completion of the command line
+mod target; // where the locks are stored, and which parts of its URL may be printed
 
 mod run; // `tenure run`: from the checks to the exit status
-mod command; // the command: whether it can be run, and its start
-mod wait; // the wait for the lock, and what is said meanwhile
-mod hold; // the command runs and the lock is watched
-mod child; // the running command: its group, its end
-mod signals; // what others send us
-mod terminal; // whose keyboard it is
+mod elect; // `tenure elect`: runs a command while this process leads
+mod command; // the command: the check that it can be run, and its start
+mod wait; // the wait for the lock, and the progress messages during it
+mod hold; // what the command runs under: one key or several, in every mode
+mod supervise; // watches the running command and its lock
+mod child; // the running command: its process group and its end
+mod signals; // the signals that are sent to us
+mod terminal; // which process group may read the keyboard
 
-mod acquire; // `tenure acquire`: a lock that outlives us
-mod release; // `tenure release`: by its token
-mod force; // `tenure release --force`: from whoever holds it
+mod acquire; // `tenure acquire`: a lock that outlives our process
+mod release; // `tenure release`: by token
+mod force; // `tenure release --force`: without the token
 
 mod ls; // `tenure ls`
 mod show; // `tenure show`
+mod leader; // `tenure leader`
 mod watch; // `tenure watch`
-mod view; // what they show, as values and as JSON
+mod json; // locks and events as values and as JSON
 
 mod doctor; // `tenure doctor`
+mod bench; // `tenure bench`
 
-mod output; // every line for people
-mod talk; // how lines reach them
+mod output; // the text of every message for people
+mod ui; // writes messages to stderr
 mod status; // outcomes, exit statuses, the status file
-mod trouble; // what went wrong, and which outcome that is
-mod text; // durations, names and errors in words
+mod error; // errors and their outcomes
+mod text; // durations, names and errors as text
 
 use std::process::ExitCode;
 
 use crate::args::{Command, parse};
-use crate::talk::Talk;
+use crate::ui::Ui;
 
 fn main() -> ExitCode {
-    complete::answer();
+    completions::answer();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let mut talk = Talk::new(&cli.everywhere);
-    talk.trace(&cli.everywhere);
+    let mut ui = Ui::new(&cli.everywhere);
+    ui.trace(&cli.everywhere);
     let code = match &cli.command {
-        Command::Run(args) => run::run(args, &cli.everywhere, &mut talk),
-        Command::Acquire(args) => acquire::acquire(args, &cli.everywhere, &mut talk),
-        Command::Release(args) => release::release(args, &cli.everywhere, &mut talk),
-        Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut talk),
-        Command::Show(args) => show::show(args, &cli.everywhere, &mut talk),
-        Command::Doctor(args) => doctor::doctor(args, &cli.everywhere, &mut talk),
-        Command::Watch(args) => watch::watch(args, &cli.everywhere, &mut talk),
-        Command::Completions(args) => complete::script(args, &mut talk),
+        Command::Run(args) => run::run(args, &cli.everywhere, &mut ui),
+        Command::Elect(args) => elect::elect(args, &cli.everywhere, &mut ui),
+        Command::Leader(args) => leader::leader(args, &cli.everywhere, &mut ui),
+        Command::Acquire(args) => acquire::acquire(args, &cli.everywhere, &mut ui),
+        Command::Release(args) => release::release(args, &cli.everywhere, &mut ui),
+        Command::Ls(args) => ls::ls(args, &cli.everywhere, &mut ui),
+        Command::Show(args) => show::show(args, &cli.everywhere, &mut ui),
+        Command::Doctor(args) => doctor::doctor(args, &cli.everywhere, &mut ui),
+        Command::Bench(args) => bench::bench(args, &cli.everywhere, &mut ui),
+        Command::Watch(args) => watch::watch(args, &cli.everywhere, &mut ui),
+        Command::Completions(args) => completions::script(args, &mut ui),
     };
-    talk.finish();
+    ui.finish();
     ExitCode::from(code)
 }

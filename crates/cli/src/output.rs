@@ -1,36 +1,40 @@
-//! Every line that `tenure` says to people, in one place.
+//! The text of every message for people, in one target.
 //!
-//! In: what happened, as values. Out: lines without their end, for `talk.rs` to print. Each has a
-//! test on its full text, since people and scripts come to rely on it.
+//! In: what happened, as values. Out: lines without a line end, for `ui.rs` to print. A test compares the
+//! full text of each, because people and scripts rely on it.
 //!
-//! Absent on purpose: no writer, no clock, no colour. Tables are in `ls.rs` and `show.rs`.
+//! On purpose there is no writer, no clock and no colour here. Tables are in `ls.rs` and `show.rs`.
+
+mod election;
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
-use tenure::backend::{LockInfo, Loss};
+use tenure::backend::{Holding, LockInfo, Loss, Waiting};
 use tenure::time::UnixMillis;
-use tenure::watch::{Event, What};
-use tenure::{Fence, Holder};
+use tenure::watch::{Event, EventKind};
+use tenure::{Fence, Holder, Key, Mode, Process};
+
+pub(crate) use election::{leadership, leading, lost_leadership, nobody_leads};
 
 use crate::text::{escape, exact, ordinal, shell_word, short};
 
-/// Said once where nobody named a place for the locks.
+/// Printed once if neither flag nor configuration chose where the locks are.
 pub(crate) fn using_default(url: &str) -> String {
     format!("tenure: no --url given, using {}", escape(url))
 }
 
-/// Said once where a ttl was given to an engine whose locks end with their process.
+/// Printed once if a ttl was set for an engine whose locks end with their process.
 pub(crate) fn ttl_without_effect(engine: &str) -> String {
     format!("tenure: --ttl has no effect on {engine}: locks, they end with their process")
 }
 
-/// Said once where the locks are our own and the command's neighbours have theirs.
+/// Printed once for `memory:`, whose locks no other process shares.
 pub(crate) fn memory_excludes_nobody() -> String {
-    "tenure: memory: is shared with no other process, nothing is excluded".into()
+    "tenure: memory: is not shared with other processes and excludes none of them".into()
 }
 
-/// What a checkup came to.
+/// The summary of `tenure doctor`.
 pub(crate) fn checked(good: usize, unknown: usize, warnings: usize, unsafe_: usize) -> String {
     let all = good + unknown + warnings + unsafe_;
     let parts = [(unsafe_, "unsafe"), (warnings, "warning"), (unknown, "unknown"), (good, "good")];
@@ -40,60 +44,136 @@ pub(crate) fn checked(good: usize, unknown: usize, warnings: usize, unsafe_: usi
     format!("tenure: {all} {checks}: {}", parts.join(", "))
 }
 
-/// What stands in the way, as far as it is known.
-pub(crate) fn waiting(key: &str, holder: Option<&Holder>, place: Option<u64>) -> String {
-    let mut parts: Vec<String> = holder.map(obstacle).unwrap_or_default();
-    parts.extend(place.map(|place| format!("you are {}", ordinal(place))));
+/// What keeps a waiter from the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle<'a> {
+    /// The holders; at least one.
+    Holders(&'a [Holding]),
+    /// A waiter before us, although the holders would admit us.
+    Waiter(&'a Waiting),
+}
+
+/// What a waiter waits for, as far as it is known.
+pub(crate) fn waiting(key: &str, obstacle: Option<&Obstacle<'_>>, position: Option<u64>) -> String {
+    let mut parts = match obstacle {
+        None => Vec::new(),
+        Some(Obstacle::Holders(holders)) => kept_out_by(holders),
+        Some(Obstacle::Waiter(ahead)) => {
+            vec![format!("behind {}, who wants {}", waiter(ahead), how(&ahead.mode))]
+        }
+    };
+    parts.extend(position.map(|position| format!("you are {}", ordinal(position))));
     let line = format!("tenure: waiting for {}", escape(key));
     if parts.is_empty() { line } else { format!("{line}: {}", parts.join(", ")) }
 }
 
-/// The engine cannot be asked for now; the wait goes on for a while.
-pub(crate) fn waiting_in_vain(key: &str, cause: &str) -> String {
-    format!("tenure: waiting for {}: {}", escape(key), escape(cause))
+/// The holders, as a reason to wait: the first one, how many others there are, and how the key is held.
+fn kept_out_by(holders: &[Holding]) -> Vec<String> {
+    let Some((first, others)) = holders.split_first() else { return Vec::new() };
+    let mut parts = obstacle(&first.holder);
+    if first.mode.is_together() && !first.holder.cooling_down {
+        let since = held_since(&first.holder);
+        let verb = if first.mode == Mode::Read { "read" } else { "held" };
+        let others = match others.len() {
+            0 => String::new(),
+            1 => " and 1 other".into(),
+            count => format!(" and {count} others"),
+        };
+        parts[0] = format!("{verb}{since} by {}{others}", long_name(&first.holder));
+        parts
+            .splice(0..0, taken(holders).map(|(used, of)| format!("{used} of {of} permits taken")));
+    }
+    parts
+}
+
+/// How many permits are taken, and the largest capacity in use. `None` if the key is not held as permits.
+pub(crate) fn taken(holders: &[Holding]) -> Option<(u32, u32)> {
+    let permits = |holding: &Holding| match holding.mode {
+        Mode::Permits { permits, capacity } => Some((permits, capacity)),
+        _ => None,
+    };
+    let all: Option<Vec<_>> = holders.iter().map(permits).collect();
+    let sum = |(used, of): (u32, u32), (more, capacity): (u32, u32)| {
+        (used.saturating_add(more), of.max(capacity))
+    };
+    all?.into_iter().reduce(sum)
+}
+
+/// How a claim holds a key or wants it, in a sentence.
+fn how(mode: &Mode) -> String {
+    match mode {
+        Mode::Exclusive | Mode::SharedOwner(_) => "it alone".into(),
+        Mode::Read => "to read it".into(),
+        Mode::Permits { permits: 1, .. } => "1 permit".into(),
+        Mode::Permits { permits, .. } => format!("{permits} permits"),
+    }
+}
+
+/// How one claim holds a key or wants it, in a table: `exclusive`, `shared`, `2 of 4`.
+pub(crate) fn mode(mode: &Mode) -> String {
+    match mode {
+        Mode::Permits { permits, capacity } => format!("{permits} of {capacity}"),
+        other => other.as_str().into(),
+    }
+}
+
+/// The server cannot be reached now. The wait continues, for the time that is `left` of its limit.
+pub(crate) fn waiting_for_server(key: &str, cause: &str, left: Option<Duration>) -> String {
+    let left = left.map(|left| format!("; giving up in {}", short(left))).unwrap_or_default();
+    format!("tenure: waiting for the server of {}: {}{left}", escape(key), escape(cause))
+}
+
+/// The length of a wait that was given up.
+pub(crate) fn gave_up(waited: Duration) -> String {
+    format!(" (gave up after {})", exact(waited))
 }
 
 fn obstacle(holder: &Holder) -> Vec<String> {
     let left = holder.lease_left.map(short);
-    if holder.closing {
+    if holder.cooling_down {
         let rest = left.map(|left| format!("kept closed for another {left}"));
         return [Some(format!("released by {}", long_name(holder))), rest]
             .into_iter()
             .flatten()
             .collect();
     }
-    let since = holder.since.map(|since| format!(" {}", short(since.elapsed())));
-    let held = format!("held{} by {}", since.unwrap_or_default(), long_name(holder));
+    let held = format!("held{} by {}", held_since(holder), long_name(holder));
     [Some(held), left.map(|left| format!("{left} of lease left"))].into_iter().flatten().collect()
 }
 
-/// `deploy@ci-7`, or that it is not known.
+fn held_since(holder: &Holder) -> String {
+    holder.since.map(|since| format!(" {}", short(since.elapsed()))).unwrap_or_default()
+}
+
+/// `deploy@ci-7`, or the text for an unknown holder.
 pub(crate) fn name(holder: &Holder) -> String {
-    match &holder.client {
-        Some(client) => escape(&format!("{}@{}", client.user, client.host)).into_owned(),
-        None => holder.to_string(),
-    }
+    holder.process.as_ref().map_or_else(|| holder.to_string(), user_at_host)
+}
+
+fn user_at_host(process: &Process) -> String {
+    escape(&format!("{}@{}", process.user, process.host)).into_owned()
 }
 
 /// `deploy@ci-7 (pid 812, "release 41")`.
 pub(crate) fn long_name(holder: &Holder) -> String {
-    described(name(holder), holder)
+    described(name(holder), holder.process.as_ref(), holder.reason.as_deref())
 }
 
-/// The same for somebody who waits.
-pub(crate) fn waiter(waiter: &Holder) -> String {
-    let name = if waiter.client.is_some() { name(waiter) } else { "an unknown waiter".into() };
-    described(name, waiter)
+/// Like [`long_name`], for a waiter.
+pub(crate) fn waiter(waiter: &Waiting) -> String {
+    let process = waiter.process.as_ref();
+    let name = process.map_or_else(|| "an unknown waiter".into(), user_at_host);
+    described(name, process, waiter.reason.as_deref())
 }
 
-fn described(name: String, holder: &Holder) -> String {
-    let pid = holder.client.as_ref().map(|client| format!("pid {}", client.pid));
-    let reason = holder.reason.as_deref().map(|reason| format!("\"{}\"", escape(reason)));
+fn described(name: String, process: Option<&Process>, reason: Option<&str>) -> String {
+    let pid = process.map(|process| format!("pid {}", process.pid));
+    let reason = reason.map(|reason| format!("\"{}\"", escape(reason)));
     let notes: Vec<String> = [pid, reason].into_iter().flatten().collect();
     if notes.is_empty() { name } else { format!("{name} ({})", notes.join(", ")) }
 }
 
-/// Said when a watch begins.
+/// Printed when a watch starts.
 pub(crate) fn watching(held: usize) -> String {
     match held {
         1 => "tenure: watching, 1 lock is held now".into(),
@@ -101,12 +181,12 @@ pub(crate) fn watching(held: usize) -> String {
     }
 }
 
-/// Said once while nothing can be seen.
+/// Printed once while the locks cannot be read.
 pub(crate) fn cannot_see(cause: &str) -> String {
     format!("tenure: cannot see the locks, trying again: {}", escape(cause))
 }
 
-/// What happened to a lock: the word for it, and the rest of the line.
+/// An event of a lock: the word for it, and the rest of the line.
 pub(crate) fn event(event: &Event) -> (&'static str, String) {
     let unknown = Holder::unknown();
     let holder = event.holder.as_ref().unwrap_or(&unknown);
@@ -114,15 +194,15 @@ pub(crate) fn event(event: &Event) -> (&'static str, String) {
     let waiters = event.waiters.filter(|count| *count > 0);
     let waiting = waiters.map(|count| format!(", {count} waiting")).unwrap_or_default();
     let (word, rest) = match &event.what {
-        What::Acquired => ("acquired", format!(" by {name}")),
-        What::Released => ("released", format!(" by {name}{held}")),
-        What::HandedOver => (
+        EventKind::Acquired => ("acquired", format!(" by {name}")),
+        EventKind::Released => ("released", format!(" by {name}{held}")),
+        EventKind::HandedOver => (
             "handed over",
             format!(" to {name}{}", event.from.as_ref().map(former).unwrap_or_default()),
         ),
-        What::Lost => ("lost", format!(" by {name}{held}")),
-        What::Forced(by) => ("forced", format!(" from {name}{held} by {}", escape(by))),
-        _ => ("ended", format!(": released or lost by {name}{held}, nobody saw which")),
+        EventKind::Lost => ("lost", format!(" by {name}{held}")),
+        EventKind::Forced(by) => ("forced", format!(" from {name}{held} by {}", escape(by))),
+        _ => ("ended", format!(": released or lost by {name}{held}, it is not known which")),
     };
     (word, rest + &waiting)
 }
@@ -135,130 +215,153 @@ fn held_for(holder: &Holder) -> String {
     holder.since.map(|since| format!(" after {}", short(since.elapsed()))).unwrap_or_default()
 }
 
-/// The end of a wait that was talked about.
-pub(crate) fn acquired(key: &str, waited: Duration, fence: Fence) -> String {
-    let fence = if fence == Fence::NONE { String::new() } else { format!(" (fence {fence})") };
-    format!("tenure: acquired {} after {}{fence}", escape(key), exact(waited))
+/// The keys were acquired after a wait that was reported. Of several keys, the fences are not shown.
+pub(crate) fn acquired(keys: &[Key], waited: Duration, fence: impl Fn(&Key) -> Fence) -> String {
+    let fence = match keys {
+        [key] => Some(fence(key)).filter(|fence| *fence != Fence::NONE),
+        _ => None,
+    };
+    let fence = fence.map(|fence| format!(" (fence {fence})")).unwrap_or_default();
+    let names: Vec<_> = keys.iter().map(|key| escape(key.as_str())).collect();
+    format!("tenure: acquired {} after {}{fence}", names.join(", "), exact(waited))
 }
 
-/// The end of a wait that came to nothing. `gave_up` is how long it was, if it was one at all.
+/// The lock was not acquired. `gave_up` is the limit of the wait, if the caller waited.
 pub(crate) fn not_acquired(
     key: &str,
     holder: Option<&Holder>,
     gave_up: Option<Duration>,
 ) -> String {
     let by = holder.map(holder_briefly).unwrap_or_else(|| "is held".into());
-    let after = gave_up.map(|wait| format!(" (gave up after {})", exact(wait)));
-    format!("tenure: not acquired: {} {by}{}", escape(key), after.unwrap_or_default())
+    let after = gave_up.map(self::gave_up).unwrap_or_default();
+    format!("tenure: not acquired: {} {by}{after}", escape(key))
 }
 
 fn holder_briefly(holder: &Holder) -> String {
     let name = name(holder);
-    if holder.closing {
+    if holder.cooling_down {
         let rest = holder.lease_left.map(|left| format!(" for another {}", short(left)));
         return format!("was released by {name} and is kept closed{}", rest.unwrap_or_default());
     }
     let since = holder.since.map(|since| format!(" for {}", short(since.elapsed())));
-    format!("is held by {name}{}", since.unwrap_or_default())
+    let since = since.unwrap_or_default();
+    match &holder.mode {
+        Some(Mode::Read) => format!("is read by {name}{since}"),
+        Some(Mode::Permits { permits, capacity }) => {
+            format!("is held by {name} with {permits} of {capacity} permits{since}")
+        }
+        _ => format!("is held by {name}{since}"),
+    }
 }
 
-/// Where to look next. `option` is the one that leads to the same place, if one was given.
+/// A `tenure show` command for this lock. `option` is the flag that chooses the same server or directory, if
+/// needed.
 pub(crate) fn hint_show(key: &str, option: Option<&str>) -> String {
     hint(&paste("show", option, key))
 }
 
-/// A command that can be pasted into a shell, its options before the key.
+/// A command to paste into a shell, with its options before the key.
 pub(crate) fn paste(command: &str, options: Option<&str>, key: &str) -> String {
     let options = options.map(|options| format!("{} ", escape(options))).unwrap_or_default();
     let literal = if key.starts_with('-') { "-- " } else { "" };
     format!("tenure {command} {options}{literal}{}", shell_word(key))
 }
 
-/// What was taken for a script ends by itself: when.
+/// A lock of `tenure acquire` is not renewed: when it ends.
 pub(crate) fn not_renewed(key: &str, ttl: Duration, until: UnixMillis) -> String {
     let (key, ttl, until) = (escape(key), exact(ttl), moment(until));
-    format!("tenure: {key} has a ttl of {ttl} and nobody renews it: rely on it until {until}")
+    format!("tenure: {key} has a ttl of {ttl} and is not renewed: rely on it until {until}")
 }
 
-/// A moment for people, to the second.
+/// A point in time for people, to the second.
 pub(crate) fn moment(at: UnixMillis) -> String {
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(at.0)).unwrap_or(UNIX_EPOCH);
     humantime::format_rfc3339_seconds(at).to_string()
 }
 
-/// Given back by its token.
+/// The lock was released with its token.
 pub(crate) fn released(key: &str) -> String {
     format!("tenure: released {}", escape(key))
 }
 
-/// Not given back: the token is of the past, or of another lock. `now` is how the lock stands.
+/// The lock was not released: its token is out of date, or belongs to another lock. `now` is the lock's
+/// present state.
 pub(crate) fn not_ours(key: &str, now: Option<&LockInfo>) -> String {
     let holding = now.and_then(|lock| lock.holders.first());
     let stands = holding.map_or("is free".into(), |holding| holder_briefly(&holding.holder));
     let key = escape(key);
-    format!("tenure: not released: {key} is not held under this token (any more); it {stands}")
+    format!("tenure: not released: {key} is not held with this token, or no longer; it {stands}")
 }
 
-/// Whether the process that took a lock still runs, as far as it can be seen from here.
+/// Whether the process that acquired a lock still runs, as far as this machine can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Runs,
     Ended,
 }
 
-/// Who is about to lose a lock.
+/// The holder that is about to lose its lock.
 pub(crate) fn held(key: &str, holder: &Holder, life: Option<Life>) -> String {
     let mut parts = obstacle(holder);
     parts.extend(life.map(|life| match life {
         Life::Runs => "its process runs on this machine".into(),
-        // It may be a script's, which goes on working: that must not look like a dead holder.
+        // A script may still work under this lock, so the holder must not look dead.
         Life::Ended if is_the_tool(holder) => {
             "its process has ended, as that of `tenure acquire` always has".into()
         }
         Life::Ended => "its process has ended".into(),
     }));
-    let verb = if holder.closing { "was" } else { "is" };
+    let verb = if holder.cooling_down { "was" } else { "is" };
     format!("tenure: {} {verb} {}", escape(key), parts.join(", "))
 }
 
 fn is_the_tool(holder: &Holder) -> bool {
-    holder.client.as_ref().is_some_and(|client| client.program == env!("CARGO_BIN_NAME"))
+    holder.process.as_ref().is_some_and(|client| client.program == env!("CARGO_BIN_NAME"))
 }
 
-/// The question before a lock is taken away; the answer is the key.
+/// The question before a forced release; the answer is the key.
 pub(crate) fn type_again() -> String {
     "type the key again to take it away: ".into()
 }
 
-/// The holder was seen to live while the question was open.
+/// The holder renewed the lock while the question was open.
 pub(crate) fn renewed(key: &str) -> String {
     format!("tenure: {} was renewed just now: its holder is alive", escape(key))
 }
 
-/// The operator thought again.
+/// The operator did not type the key.
 pub(crate) fn not_typed(key: &str) -> String {
     format!("tenure: not released: {} was not typed", escape(key))
 }
 
-/// Taken away, and what that means for whoever had it.
+/// The lock was released by force, and when its former holder notices.
 pub(crate) fn forced(key: &str, holder: &Holder, life: Option<Life>) -> String {
     let key = escape(key);
     let then = match life {
-        _ if holder.closing => return format!("tenure: opened {key}"),
-        Some(Life::Ended) => "a script that has its token learns it at its release".into(),
+        _ if holder.cooling_down => return format!("tenure: opened {key}"),
+        Some(Life::Ended) => "a script that has its token will see it when it releases".into(),
         _ => {
-            format!("{} learns it at the next renewal, and may go on until then", long_name(holder))
+            format!(
+                "{} will see it at its next renewal, and may continue until then",
+                long_name(holder)
+            )
         }
     };
     format!("tenure: released {key} by force: {then}")
 }
 
-/// Nobody holds it.
+/// The lock is free.
 pub(crate) fn nothing_to_release(key: &str) -> String {
     format!("tenure: nothing to release: {} is free", escape(key))
 }
 
-/// Not taken away: it is not the holder any more that was shown.
+/// One of several holders has left by itself.
+pub(crate) fn has_left(key: &str, holder: &Holder) -> String {
+    let (key, name) = (escape(key), long_name(holder));
+    format!("tenure: nothing to release: {name} does not hold {key} any more")
+}
+
+/// The lock was not released by force: it has another holder than the one that was shown.
 pub(crate) fn changed_hands(key: &str, holder: &Holder) -> String {
     let (key, stands) = (escape(key), holder_briefly(holder));
     format!("tenure: not released: {key} has changed hands meanwhile; it {stands}")
@@ -267,20 +370,20 @@ pub(crate) fn changed_hands(key: &str, holder: &Holder) -> String {
 /// Why the lock is about to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Danger {
-    /// The server has not confirmed a renewal for so long, and why the last attempt failed.
+    /// The server has not confirmed a renewal for this long; `cause` is why the last attempt failed.
     NoRenewal { since: Duration, cause: Option<String> },
-    /// It was to be held at most so long.
-    AtMost(Duration),
-    /// It is lost already.
+    /// This limit of `--max-hold` is nearly over.
+    MaxHold(Duration),
+    /// The lock is lost already.
     Lost(Loss),
 }
 
 impl Danger {
-    /// The loss that it is, or would have become.
+    /// The loss that has happened, or will happen.
     pub(crate) fn loss(&self) -> Loss {
         match self {
             Danger::NoRenewal { .. } => Loss::Expired,
-            Danger::AtMost(_) => Loss::MaxHold,
+            Danger::MaxHold(_) => Loss::MaxHold,
             Danger::Lost(loss) => loss.clone(),
         }
     }
@@ -293,19 +396,19 @@ impl fmt::Display for Danger {
                 write!(f, "no renewal confirmed for {}", short(*since))?;
                 cause.as_ref().map_or(Ok(()), |cause| write!(f, " ({})", escape(cause)))
             }
-            Danger::AtMost(limit) => write!(f, "--at-most {} is nearly over", exact(*limit)),
-            Danger::Lost(Loss::MaxHold) => f.write_str("--at-most is over"),
+            Danger::MaxHold(limit) => write!(f, "--max-hold {} is nearly over", exact(*limit)),
+            Danger::Lost(Loss::MaxHold) => f.write_str("--max-hold is over"),
             Danger::Lost(loss) => f.write_str(&escape(&loss.to_string())),
         }
     }
 }
 
-/// What was done to the command because of it.
+/// How the command was treated because of the danger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// TERM now, KILL after so long.
+    /// TERM was sent; KILL follows after this time.
     Term { pid: i32, kill_in: Duration },
-    /// KILL now.
+    /// KILL was sent.
     Kill { pid: i32 },
     /// Nothing: `--on-lost ignore`.
     Nothing,
@@ -318,7 +421,7 @@ impl fmt::Display for Measure {
                 write!(f, "sent TERM to {pid}, KILL in {}", exact(*kill_in))
             }
             Measure::Kill { pid } => write!(f, "sent KILL to {pid}"),
-            Measure::Nothing => f.write_str("the command goes on"),
+            Measure::Nothing => f.write_str("the command continues"),
         }
     }
 }
@@ -328,32 +431,35 @@ pub(crate) fn losing(key: &str, danger: &Danger, measure: Measure) -> String {
     format!("tenure: losing {}: {danger}; {measure}", escape(key))
 }
 
-/// The lock is gone, and what was done about it has been done.
+/// The lock is lost, and the command has ended.
 pub(crate) fn lost(key: &str) -> String {
     format!("tenure: lost {}", escape(key))
 }
 
-/// The lock could not be given back. The command has ended, and its status stands.
+/// The lock could not be released. The command has ended, and its exit status stays.
 pub(crate) fn not_released(key: &str, cause: &str) -> String {
-    format!("tenure: could not give back {}: {}", escape(key), escape(cause))
+    format!("tenure: could not release {}: {}", escape(key), escape(cause))
 }
 
-/// Something is wrong: `tenure: error: a: b: c`.
+/// An error: `tenure: error: a: b: c`.
 pub(crate) fn error(chain: &str) -> String {
     format!("tenure: error: {}", escape(chain))
 }
 
-/// What to do about it, on a line of its own.
+/// Advice, on a line of its own.
 pub(crate) fn hint(advice: &str) -> String {
     format!("hint: {}", escape(advice))
 }
 
-/// `ls` found nothing.
-pub(crate) fn no_locks() -> String {
-    "tenure: no locks".into()
+/// `ls` found no locks; with a glob, other locks may exist.
+pub(crate) fn no_locks(glob: &str) -> String {
+    match glob {
+        "*" => "tenure: no locks".into(),
+        glob => format!("tenure: no locks match {}", shell_word(glob)),
+    }
 }
 
-/// `show` found nobody who holds or waits.
+/// `show` found neither a holder nor a waiter.
 pub(crate) fn free(key: &str) -> String {
     format!("{} is free", escape(key))
 }

@@ -1,34 +1,36 @@
-//! `tenure show`: one lock in full, its holder and its queue.
+//! `tenure show`: one lock with its holder, or a line for each of its holders, and its queue.
 //!
-//! Ends with 0 whether the lock is held or free: both are answers. Scripts ask for `--json`.
+//! Exits with 0 whether the lock is held or free. Scripts use `--json`.
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 use tenure::backend::{Holding, LockInfo, Waiting};
 use tenure::time::UnixMillis;
-use tenure::{Holder, Key};
+use tenure::{Holder, Key, Mode};
 
-use crate::args::{Everywhere, ShowArgs};
+use crate::args::{GlobalArgs, ShowArgs};
+use crate::error::{self, CliError};
+use crate::json::{LockView, SCHEMA, json, state, token_start};
+use crate::ls;
 use crate::output;
-use crate::talk::{self, Talk};
+use crate::target::look_at;
 use crate::text::{escape, short};
-use crate::trouble::{self, Trouble};
-use crate::url::look_at;
-use crate::view::{LockView, SCHEMA, json, state};
+use crate::ui::{self, Ui};
 
-/// Shows the lock.
-pub(crate) fn show(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
-    match look(args, flags, talk) {
+pub(crate) fn show(args: &ShowArgs, flags: &GlobalArgs, ui: &mut Ui) -> u8 {
+    match look(args, flags, ui) {
         Ok(text) => {
-            talk::data(&text);
+            ui::data(&text);
             0
         }
-        Err(trouble) => talk.trouble(&trouble),
+        Err(trouble) => ui.trouble(&trouble),
     }
 }
 
-fn look(args: &ShowArgs, flags: &Everywhere, talk: &mut Talk) -> Result<String, Trouble> {
-    let key = trouble::key(&args.key)?;
-    let lock = look_at(flags, talk, async |locker| locker.inspect(key.as_str()).await)?;
+fn look(args: &ShowArgs, flags: &GlobalArgs, ui: &mut Ui) -> Result<String, CliError> {
+    let key = error::key(&args.key)?;
+    let lock = look_at(flags, ui, async |locker| locker.inspect(key.as_str()).await)?;
     Ok(match &lock {
         _ if args.json => as_json(&key, lock.as_ref()),
         Some(lock) => in_full(lock),
@@ -47,14 +49,58 @@ fn as_json(key: &Key, lock: Option<&LockInfo>) -> String {
 }
 
 fn in_full(lock: &LockInfo) -> String {
-    let state = state(lock, &lock.holders);
-    let mut lines = vec![escape(lock.key.as_str()).into_owned(), field("mode", &state)];
-    if lock.holders.is_empty() {
-        lines.push(field("holder", "nobody"));
+    let mut lines = vec![escape(lock.key.as_str()).into_owned(), field("mode", &mode(lock))];
+    match &lock.holders[..] {
+        [] => lines.push(field("holder", "none")),
+        [only] if !only.mode.is_together() => lines.extend(holder_lines(only)),
+        several => lines.extend(table(several)),
     }
-    lines.extend(lock.holders.iter().flat_map(holder_lines));
     lines.extend(queue_lines(lock.waiters.as_deref()));
     lines.join("\n") + "\n"
+}
+
+/// The mode, and every capacity if holders and waiters have several.
+fn mode(lock: &LockInfo) -> String {
+    let held = lock.holders.iter().map(|holding| &holding.mode);
+    let wanted = lock.waiters.iter().flatten().map(|waiting| &waiting.mode);
+    let capacities: BTreeSet<u32> = held.chain(wanted).filter_map(capacity).collect();
+    if capacities.len() < 2 {
+        return state(lock);
+    }
+    let all: Vec<_> = capacities.iter().map(u32::to_string).collect();
+    format!("{} (capacities in use: {})", state(lock), all.join(", "))
+}
+
+fn capacity(mode: &Mode) -> Option<u32> {
+    match mode {
+        Mode::Permits { capacity, .. } => Some(*capacity),
+        _ => None,
+    }
+}
+
+const HEAD: [&str; 8] =
+    ["HOLDER", "MODE", "SLOT", "HELD FOR", "LEASE LEFT", "FENCE", "TOKEN", "REASON"];
+
+/// A line for each of several holders.
+fn table(holders: &[Holding]) -> Vec<String> {
+    let head = field("holders", &holders.len().to_string());
+    let lines = ls::aligned(HEAD, holders.iter().map(row));
+    std::iter::once(head).chain(lines.into_iter().map(|line| format!("    {line}"))).collect()
+}
+
+fn row(holding: &Holding) -> [String; 8] {
+    let (holder, unknown) = (&holding.holder, || "-".to_string());
+    let mode = if holder.cooling_down { "closed".into() } else { output::mode(&holding.mode) };
+    [
+        ls::who(holder, 1),
+        mode,
+        holding.slot.map_or_else(unknown, |slot| slot.to_string()),
+        holder.since.map_or_else(unknown, |since| short(since.elapsed())),
+        holder.lease_left.map_or_else(unknown, short),
+        holding.fence.map_or_else(unknown, |fence| fence.to_string()),
+        holding.token.as_ref().map_or_else(unknown, token_start),
+        holder.reason.as_deref().map_or_else(unknown, |reason| escape(reason).into_owned()),
+    ]
 }
 
 fn field(name: &str, value: &str) -> String {
@@ -65,9 +111,9 @@ fn holder_lines(holding: &Holding) -> Vec<String> {
     let holder = &holding.holder;
     let left = holder.lease_left.map(|left| format!("{} left", short(left)));
     let closed = holder.lease_left.map(|left| format!("for another {}", short(left)));
-    let state = match holder.closing {
+    let state = match holder.cooling_down {
         true => ("closed", Some(closed.unwrap_or_else(|| "for its minimum time".into()))),
-        false => ("lease", Some(left.unwrap_or_else(|| "no end of its own".into()))),
+        false => ("lease", Some(left.unwrap_or_else(|| "does not expire".into()))),
     };
     let fields = [
         ("holder", Some(person(holder))),
@@ -83,7 +129,7 @@ fn holder_lines(holding: &Holding) -> Vec<String> {
 
 fn person(holder: &Holder) -> String {
     let name = output::name(holder);
-    match &holder.client {
+    match &holder.process {
         Some(c) => format!("{name} (pid {}, {})", c.pid, escape(&c.program)),
         None => name,
     }
@@ -99,22 +145,23 @@ fn queue_lines(queue: Option<&[Waiting]>) -> Vec<String> {
         return vec![field("queue", "empty")];
     }
     let head = field("queue", &format!("{} waiting, next first", queue.len()));
-    let places = queue.iter().zip(1..).map(|(waiting, place)| waiter(place, waiting));
-    std::iter::once(head).chain(places).collect()
+    let waiters = queue.iter().zip(1..).map(|(waiting, position)| waiter(position, waiting));
+    std::iter::once(head).chain(waiters).collect()
 }
 
-fn waiter(place: usize, waiting: &Waiting) -> String {
+fn waiter(position: usize, waiting: &Waiting) -> String {
     let age = waiting.since.map(|since| format!(", waiting {}", short(since.elapsed())));
-    let name = output::waiter(&waiting.holder);
-    format!("  {place:>3}. {name}{}", age.unwrap_or_default())
+    let name = output::waiter(waiting);
+    let mode = output::mode(&waiting.mode);
+    format!("  {position:>3}. {name}, {mode}{}", age.unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples::{busy, closed, foreign};
+    use crate::json::samples::{busy, closed, foreign, permits, readers};
 
-    /// Everything that is known about a lock, with the moment it was taken.
+    /// Everything that is known about a lock, with the time at which it was acquired.
     #[test]
     fn lock_in_full() {
         let text = in_full(&busy("db-migrate"));
@@ -129,20 +176,58 @@ mod tests {
         assert_eq!(
             rest,
             "  lease     21s left\n  fence     27431\n  queue     2 waiting, next first\n    \
-             1. ann@ci-7 (pid 99), waiting 12s\n    2. an unknown waiter\n"
+             1. ann@ci-7 (pid 99), exclusive, waiting 12s\n    2. an unknown waiter, exclusive\n"
         );
     }
 
-    /// A waiter's name and reason stay as they are.
+    /// B3: each of several holders has a line, with its permits and its slot; what is not known is a dash. A
+    /// waiter says what it wants. If two capacities are in use, both are shown.
     #[test]
-    fn waiters_keep_their_names() {
-        let mut shareholder = crate::view::samples::holder("shareholder", 7);
-        shareholder.reason = Some("the holder's report".into());
-        let line = waiter(1, &Waiting::new(shareholder, None));
-        assert_eq!(line, "    1. shareholder@ci-7 (pid 7, \"the holder's report\")");
+    fn b3_permits_in_full() {
+        assert_eq!(
+            in_full(&permits("limit")),
+            "\
+limit
+  mode      3 of 6 (capacities in use: 4, 6)
+  holders   2
+    HOLDER          MODE    SLOT  HELD FOR  LEASE LEFT  FENCE  TOKEN     REASON
+    ann@ci-7 pid 1  1 of 4  0     12s       21s         27431  1f3a9c2e  release 41
+    ann@ci-7 pid 2  2 of 6  -     -         21s         -      2f3a9c2e  -
+  queue     1 waiting, next first
+    1. ann@ci-7 (pid 99), 4 of 6, waiting 12s
+"
+        );
     }
 
-    /// A lock that is only kept closed is called so, as `ls` does.
+    /// B2: one reader has a line too, so that a script finds readers in one form.
+    #[test]
+    fn b2_a_reader_in_full() {
+        let mut lock = readers("prices");
+        lock.holders.truncate(1);
+        assert_eq!(
+            in_full(&lock),
+            "\
+prices
+  mode      shared 1
+  holders   1
+    HOLDER          MODE    SLOT  HELD FOR  LEASE LEFT  FENCE  TOKEN     REASON
+    ann@ci-7 pid 1  shared  -     12s       21s         -      1f3a9c2e  -
+  queue     1 waiting, next first
+    1. ann@ci-7 (pid 99), exclusive, waiting 12s
+"
+        );
+    }
+
+    /// A waiter's name and reason are printed unchanged.
+    #[test]
+    fn waiters_keep_their_names() {
+        let mut shareholder = crate::json::samples::holder("shareholder", 7);
+        shareholder.reason = Some("the holder's report".into());
+        let line = waiter(1, &Waiting::new(shareholder, None));
+        assert_eq!(line, "    1. shareholder@ci-7 (pid 7, \"the holder's report\"), exclusive");
+    }
+
+    /// A lock that is only kept closed is called closed, as in `ls`.
     #[test]
     fn closed_lock() {
         let mut lock = closed("cron");
@@ -155,13 +240,13 @@ mod tests {
         );
     }
 
-    /// A lock of which little is known says so.
+    /// Unknown values are named as unknown.
     #[test]
     fn lock_with_less() {
         assert_eq!(
             in_full(&foreign("k")),
             "k\n  mode      exclusive\n  holder    an unknown holder\n  \
-             lease     no end of its own\n  queue     not known to this engine\n"
+             lease     does not expire\n  queue     not known to this engine\n"
         );
     }
 

@@ -1,9 +1,9 @@
-//! What others send us.
+//! The signals that are sent to us.
 //!
-//! In: signals. Out: one at a time, for `wait.rs` and `hold.rs` to act on.
+//! In: signals. Out: one at a time, for `wait.rs`, `supervise.rs`, `acquire.rs` and `watch.rs`.
 //!
-//! A signal that was ignored when we started stays ignored, for us and for the command: that is
-//! what `nohup` and shells without job control ask for.
+//! A signal that was ignored when we started stays ignored, for us and for the command: `nohup` and shells
+//! without job control rely on it.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,14 +12,14 @@ use std::task::{Context, Poll};
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::error::CliError;
 use crate::status::Outcome;
-use crate::trouble::Trouble;
 
-/// Those that mean "stop": they end a wait.
+/// The signals that mean "stop": they end a wait.
 const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// Those that mean something only to a running command. What a fault raises, what cannot be caught,
-/// and what only concerns our own files is not among them.
+/// The signals that matter only to a running command. Not in the list: signals that a fault raises, signals
+/// that cannot be caught, and signals about our own files.
 const FOR_THE_COMMAND: [Signal; 8] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
@@ -31,34 +31,36 @@ const FOR_THE_COMMAND: [Signal; 8] = [
     Signal::SIGCONT,
 ];
 
-/// The signals that reach us from now on.
+/// The signals that we receive.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
     ignored: u64,
+    /// The last signal that means "stop".
+    ending: Option<Signal>,
 }
 
 impl Signals {
-    /// Listens for those that end a wait.
-    pub(crate) fn ending() -> Result<Self, Trouble> {
-        let mut signals = Signals { streams: Vec::new(), ignored: ignored_now() };
+    /// Listens for the signals that end a wait.
+    pub(crate) fn ending() -> Result<Self, CliError> {
+        let mut signals = Signals { streams: Vec::new(), ignored: ignored_now(), ending: None };
         signals.listen(&ENDING)?;
         Ok(signals)
     }
 
-    /// For tests: nobody sends anything.
+    /// For tests: no signal arrives.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        Signals { streams: Vec::new(), ignored: 0 }
+        Signals { streams: Vec::new(), ignored: 0, ending: None }
     }
 
-    /// Listens also for those that a command may want. Not before there is one: until then Ctrl-Z
-    /// stops us as it stops any program.
-    pub(crate) fn for_the_command(&mut self) -> Result<(), Trouble> {
+    /// Listens also for the signals that a command may want. Call it only when a command is about to start:
+    /// until then Ctrl-Z stops us like any other program.
+    pub(crate) fn for_the_command(&mut self) -> Result<(), CliError> {
         self.listen(&FOR_THE_COMMAND)
     }
 
-    fn listen(&mut self, to: &[Signal]) -> Result<(), Trouble> {
+    fn listen(&mut self, to: &[Signal]) -> Result<(), CliError> {
         let ignored = self.ignored;
         for signal in to.iter().filter(|signal| !is_in(ignored, **signal)) {
             let stream = unix::signal(SignalKind::from_raw(*signal as i32));
@@ -67,9 +69,18 @@ impl Signals {
         Ok(())
     }
 
-    /// The next one. Cancel-safe: a signal that was not returned is returned next time.
+    /// The next signal. Cancel-safe: a signal that was not returned is returned by the next call.
     pub(crate) async fn next(&mut self) -> Signal {
-        poll_fn(|cx| self.poll(cx)).await
+        let signal = poll_fn(|cx| self.poll(cx)).await;
+        if ENDING.contains(&signal) {
+            self.ending = Some(signal);
+        }
+        signal
+    }
+
+    /// The last signal that meant "stop", also if it was only forwarded.
+    pub(crate) fn asked_to_end(&self) -> Option<Signal> {
+        self.ending
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Signal> {
@@ -80,12 +91,12 @@ impl Signals {
     }
 }
 
-/// The system would not let us listen.
-fn unable(error: &io::Error) -> Trouble {
-    Trouble::new(Outcome::Unreachable, format!("cannot listen for signals: {error}"))
+/// The error if the system does not let us listen.
+fn unable(error: &io::Error) -> CliError {
+    CliError::new(Outcome::Unreachable, format!("cannot listen for signals: {error}"))
 }
 
-/// The set of ignored signals. The kernel says it in `/proc`; elsewhere none is taken to be.
+/// The set of ignored signals, from `/proc`. On systems without it, the set is empty.
 fn ignored_now() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status).unwrap_or(0)
@@ -104,7 +115,7 @@ fn is_in(mask: u64, signal: Signal) -> bool {
 mod tests {
     use super::*;
 
-    /// The kernel's mask is read bit by bit.
+    /// Each signal is one bit of the kernel's mask.
     #[test]
     fn ignored_signals_are_recognised() {
         let mask = ignored_in("Name:\tx\nSigIgn:\t0000000000001001\n").unwrap();
@@ -113,7 +124,7 @@ mod tests {
         assert_eq!(ignored_in("Name:\tx\n"), None);
     }
 
-    /// A signal that arrives while nobody listens is there when somebody does.
+    /// A signal that arrives before `next` is called is returned by `next`.
     #[tokio::test]
     async fn signals_are_kept_until_asked_for() {
         let mut signals = Signals::none();

@@ -1,12 +1,12 @@
-//! Values in words: durations, ordinals, names that may hold anything.
+//! Values as text: durations, ordinals, names with any content.
 //!
-//! In: what the engine knows. Out: pieces for `output.rs`, safe to print on a terminal.
+//! In: values of the engine. Out: pieces of text for `output.rs`, safe to print on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How long something has lasted, to the second: `21s`, `4m12s`, `2h05m`, `3d04h`.
+/// A duration to the second: `21s`, `4m12s`, `2h05m`, `3d04h`.
 pub(crate) fn short(duration: Duration) -> String {
     let secs = duration.as_secs();
     match secs {
@@ -17,9 +17,9 @@ pub(crate) fn short(duration: Duration) -> String {
     }
 }
 
-/// How long something took, with a decimal while that matters: `412ms`, `38.2s`, `30s`, `4m12s`.
+/// A duration with a decimal while that matters: `412ms`, `38.2s`, `30s`, `4m12s`.
 pub(crate) fn exact(duration: Duration) -> String {
-    // Tenths are counted first, so that 59.97s does not read `60.0s`.
+    // Round to tenths first, so that 59.97s is not printed as `60.0s`.
     let tenths = (duration.as_millis() + 50) / 100;
     match (duration.as_millis(), tenths) {
         (millis @ 0..1_000, _) => format!("{millis}ms"),
@@ -41,8 +41,8 @@ pub(crate) fn ordinal(number: u64) -> String {
     format!("{number}{ending}")
 }
 
-/// A name or note as it can be shown: whatever could move the cursor, colour the screen or turn the
-/// direction of writing is spelled out. Others chose these texts; they must not draw on our terminal.
+/// A name or note, safe to print. Characters that could move the cursor, colour the screen or change the
+/// direction of writing are escaped, because other users chose these texts.
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
@@ -64,7 +64,7 @@ fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{feff}')
 }
 
-/// A word as a shell takes it literally.
+/// An argument, quoted for a shell if needed.
 pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -73,7 +73,7 @@ pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", escape(word).replace('\'', r"'\''")))
 }
 
-/// An error and what caused it, in one line: `a: b: c`.
+/// An error and its causes in one line: `a: b: c`.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
@@ -85,7 +85,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// What is at the bottom of an error, for where the rest has been said.
+/// The innermost cause of an error, for messages that already name the outer ones.
 pub(crate) fn root(error: &tenure::Error) -> String {
     let said = error.fault().map_or_else(|| error.to_string(), ToString::to_string);
     let mut below = std::error::Error::source(error);
@@ -99,7 +99,7 @@ pub(crate) fn root(error: &tenure::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Ages are said to the second, and coarser the longer they are.
+    /// Ages are exact to the second, and coarser the longer they are.
     #[test]
     fn short_durations() {
         let cases = [(0, "0s"), (21, "21s"), (252, "4m12s"), (7_500, "2h05m"), (273_600, "3d04h")];
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Measured times have a decimal only where it says something.
+    /// Measured times have a decimal only where it is useful.
     #[test]
     fn exact_durations() {
         let cases = [
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(ordinal(21), "21st");
     }
 
-    /// Names that others chose cannot write on our terminal; ordinary ones stay as they are.
+    /// Names that others chose cannot control our terminal; ordinary names stay unchanged.
     #[test]
     fn t58_odd_names_are_shown_escaped() {
         assert_eq!(escape("\u{1b}[31mred\n"), r"\u{1b}[31mred\n");

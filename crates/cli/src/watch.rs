@@ -1,7 +1,7 @@
-//! `tenure watch`: what happens to locks, one line per event, until somebody ends it.
+//! `tenure watch`: the events of locks, one line each, until it is stopped.
 //!
-//! Ends with 0 after `--count` events or when nobody reads any more, with 128+N by signal N. A server
-//! that is out of reach for a while is waited for: what still shows is told when it is back.
+//! Exits with 0 after `--count` events or when stdout has no reader any more, with 128+N after signal N. It
+//! waits while the server is unreachable, and then reports the changes that can still be seen.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,51 +9,50 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::backend::Holding;
-use tenure::watch::{Event, What};
+use tenure::watch::{Event, EventKind};
 use tenure::{Error, Holder, Locker, Watch};
 
-use crate::args::{Everywhere, WatchArgs};
+use crate::args::{GlobalArgs, WatchArgs};
+use crate::error::CliError;
+use crate::json::{HolderView, SCHEMA, json};
 use crate::output;
 use crate::signals::Signals;
 use crate::status::Outcome;
-use crate::talk::{self, Talk};
+use crate::target::{self, Target};
 use crate::text;
-use crate::trouble::Trouble;
-use crate::url::{self, Place};
-use crate::view::{HolderView, SCHEMA, json};
+use crate::ui::{self, Ui};
 
-/// Watches.
-pub(crate) fn watch(args: &WatchArgs, flags: &Everywhere, talk: &mut Talk) -> u8 {
-    match attempt(args, flags, talk) {
+pub(crate) fn watch(args: &WatchArgs, flags: &GlobalArgs, ui: &mut Ui) -> u8 {
+    match attempt(args, flags, ui) {
         Ok(code) => code,
-        Err(trouble) => talk.trouble(&trouble),
+        Err(trouble) => ui.trouble(&trouble),
     }
 }
 
-fn attempt(args: &WatchArgs, flags: &Everywhere, talk: &mut Talk) -> Result<u8, Trouble> {
-    let place = Place::find(flags)?;
-    let runtime = url::runtime()?;
+fn attempt(args: &WatchArgs, flags: &GlobalArgs, ui: &mut Ui) -> Result<u8, CliError> {
+    let target = Target::find(flags)?;
+    let runtime = target::runtime()?;
     let colored =
-        !args.json && talk::wants_color(flags.color, io::IsTerminal::is_terminal(&io::stdout()));
-    let watching = Watching { args, place: &place, talk, colored, blind: false };
+        !args.json && ui::wants_color(flags.color, io::IsTerminal::is_terminal(&io::stdout()));
+    let watching = Watching { args, target: &target, ui, colored, blind: false };
     let code = runtime.block_on(watching.go());
-    // Not kept by a reader that does not read.
+    // Do not wait for a blocked write to stdout.
     runtime.shutdown_background();
     code
 }
 
-/// One watch, under way.
+/// One watch in progress.
 struct Watching<'a> {
     args: &'a WatchArgs,
-    place: &'a Place,
-    talk: &'a mut Talk,
+    target: &'a Target,
+    ui: &'a mut Ui,
     colored: bool,
-    /// That nothing can be seen has been said.
+    /// The message that the locks cannot be read has been printed.
     blind: bool,
 }
 
 impl Watching<'_> {
-    async fn go(mut self) -> Result<u8, Trouble> {
+    async fn go(mut self) -> Result<u8, CliError> {
         let mut signals = Signals::ending()?;
         let watched = tokio::select! {
             biased;
@@ -66,24 +65,24 @@ impl Watching<'_> {
         }
     }
 
-    async fn watch(&mut self) -> Result<(), Trouble> {
-        self.place.introduce(self.talk);
-        let locker: Locker = self.place.look_when_there().await?;
+    async fn watch(&mut self) -> Result<(), CliError> {
+        self.target.introduce(self.ui);
+        let locker: Locker = self.target.look_when_there().await?;
         let mut watch =
-            locker.watch(&self.args.glob).await.map_err(|error| self.place.trouble(&error))?;
-        self.talk.say(&output::watching(watch.held()));
+            locker.watch(&self.args.glob).await.map_err(|error| self.target.trouble(&error))?;
+        self.ui.info(&output::watching(watch.held()));
         for _ in 0..self.args.count.unwrap_or(u64::MAX) {
             let event = self.next(&mut watch).await?;
             if print(self.line(&event)).await.is_err() {
-                // A reader that has seen enough (`| head`) is not an error.
+                // A reader that has read enough (`| head`) is not an error.
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// The next event, however long the engine is out of reach.
-    async fn next(&mut self, watch: &mut Watch) -> Result<Event, Trouble> {
+    /// The next event. Waits while the engine is unreachable.
+    async fn next(&mut self, watch: &mut Watch) -> Result<Event, CliError> {
         loop {
             match watch.next().await {
                 Ok(event) => {
@@ -91,15 +90,15 @@ impl Watching<'_> {
                     return Ok(event);
                 }
                 Err(error) if passes(&error) => self.say_blind(&error),
-                Err(error) => return Err(self.place.trouble(&error)),
+                Err(error) => return Err(self.target.trouble(&error)),
             }
         }
     }
 
     fn say_blind(&mut self, error: &Error) {
         if !std::mem::replace(&mut self.blind, true) {
-            let cause = self.place.scrub(&text::root(error));
-            self.talk.insist(&output::cannot_see(&cause));
+            let cause = self.target.scrub(&text::root(error));
+            self.ui.always(&output::cannot_see(&cause));
         }
     }
 
@@ -111,18 +110,18 @@ impl Watching<'_> {
     }
 }
 
-fn by(signal: Signal) -> u8 {
+pub(crate) fn by(signal: Signal) -> u8 {
     Outcome::Interrupted(signal as i32).code()
 }
 
-/// Whether the engine may answer later.
-fn passes(error: &Error) -> bool {
+/// Whether the error is temporary.
+pub(crate) fn passes(error: &Error) -> bool {
     error.is_unavailable() || error.is_unknown()
 }
 
-/// Prints, and does not keep anything else waiting for whoever reads.
-async fn print(line: String) -> io::Result<()> {
-    let printed = tokio::task::spawn_blocking(move || talk::print(&line)).await;
+/// Prints on a blocking thread, so that a slow reader delays nothing else.
+pub(crate) async fn print(line: String) -> io::Result<()> {
+    let printed = tokio::task::spawn_blocking(move || ui::print(&line)).await;
     printed.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
@@ -137,12 +136,12 @@ fn in_words(event: &Event, colored: bool) -> String {
     format!("{at} {key} {word}{rest}")
 }
 
-/// Green for what begins, red and yellow for what should not have happened.
-fn color(what: &What) -> Option<&'static str> {
+/// Green for a new holder, red and yellow for an unwanted end.
+fn color(what: &EventKind) -> Option<&'static str> {
     match what {
-        What::Acquired | What::HandedOver => Some("32"),
-        What::Lost => Some("1;31"),
-        What::Forced(_) | What::Ended => Some("33"),
+        EventKind::Acquired | EventKind::HandedOver => Some("32"),
+        EventKind::Lost => Some("1;31"),
+        EventKind::Forced(_) | EventKind::Ended => Some("33"),
         _ => None,
     }
 }
@@ -155,11 +154,11 @@ struct EventView<'a> {
     event: &'a str,
     key: &'a str,
     holder: Option<HolderView>,
-    /// Who held it before, where it was handed over.
+    /// The previous holder, for a hand-over.
     from: Option<HolderView>,
-    /// Who took it away, and why.
+    /// Who released the lock by force, and why.
     by: Option<&'a str>,
-    /// `null` where the engine does not know.
+    /// `null` if the engine does not know the waiters.
     waiters: Option<usize>,
 }
 
@@ -171,12 +170,12 @@ impl<'a> EventView<'a> {
         EventView {
             schema: SCHEMA,
             at_unix_ms: event.at.0,
-            event: event.what.word(),
+            event: event.what.as_str(),
             key: event.key.as_str(),
             holder: view(&event.holder, event.fence),
             from: view(&event.from, None),
             by: match &event.what {
-                What::Forced(by) => Some(by),
+                EventKind::Forced(by) => Some(by),
                 _ => None,
             },
             waiters: event.waiters,
@@ -187,29 +186,29 @@ impl<'a> EventView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::samples;
+    use crate::json::samples;
 
-    /// Colour is for the word that says what happened.
+    /// Only the word for the event is coloured.
     #[test]
     fn colors() {
-        let event = samples::event(What::Lost);
+        let event = samples::event(EventKind::Lost);
         let plain = in_words(&event, false);
         assert!(plain.starts_with("2027-01-15T08:00:00.000Z db-migrate lost by "), "{plain}");
         assert_eq!(in_words(&event, true), plain.replacen("lost", "\x1b[1;31mlost\x1b[0m", 1));
-        assert!(!in_words(&samples::event(What::Released), true).contains('\x1b'));
+        assert!(!in_words(&samples::event(EventKind::Released), true).contains('\x1b'));
     }
 
-    /// Every event has the same fields; what is not known is `null`.
+    /// Every event has the same fields; unknown values are `null`.
     #[test]
     fn json_in_full() {
-        let mut event = samples::event(What::Forced("ann: stuck".into()));
+        let mut event = samples::event(EventKind::Forced("ann: stuck".into()));
         event.holder = Some(Holder::unknown());
         assert_eq!(
             json(&EventView::of(&event)),
             "{\"schema\":1,\"at_unix_ms\":1800000000000,\"event\":\"forced\",\"key\":\"db-migrate\",\
              \"holder\":{\"user\":null,\"host\":null,\"pid\":null,\"program\":null,\
              \"since_unix_ms\":null,\"label\":null,\"reason\":null,\"held_ms\":null,\
-             \"lease_left_ms\":null,\"closing\":false,\"fence\":\"27431\"},\"from\":null,\
+             \"lease_left_ms\":null,\"cooling_down\":false,\"fence\":\"27431\"},\"from\":null,\
              \"by\":\"ann: stuck\",\"waiters\":2}\n"
         );
     }

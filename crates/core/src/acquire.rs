@@ -1,38 +1,63 @@
-//! The acquire loop: the one way by which a lock is had.
+//! The acquire loop: every lock is acquired here.
 //!
-//! In: an [`Ask`] from `request.rs`. Out: a [`Hold`] for `guard.rs`.
-//! On the way: `gate.rs` for the other tasks of this process, then the backend.
+//! In: a [`Request`] from `request.rs`. Out: a [`Hold`] for `guard.rs`. In between: `gate/` for the other
+//! tasks of this process, then the backend.
 //!
-//! Absent on purpose: no clock arithmetic (`time.rs`), no knowledge of any server.
+//! Deadlines are checked here; how validity is counted is in `time.rs`. No server is known here.
 
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Attempt, FaultKind, Grant};
-use crate::claim::{Claim, Holder, Sight};
+use tracing::Instrument;
+
+use crate::claim::Claim;
 use crate::engine::Engine;
 use crate::error::{Error, Waited};
-use crate::gate::{Entry, Hold, Lead, Patience, Ticket, Turn};
+use crate::fault::{Fault, FaultKind};
+use crate::gate::{Entry, Hold, Lead, Queueing, Ticket, Turn};
+use crate::grant::{Attempt, Grant};
+use crate::holder::{Holder, WaitStatus};
 use crate::lease::Lease;
+use crate::observe;
 use crate::options::{Renew, Wait};
-use crate::request::{Ask, Cancel};
+use crate::request::{Cancel, Request};
 use crate::time::{Clock, Time};
 
-/// Waits for the lock within the bounds that the ask sets.
+/// After this time a task is warned that it waits for a lock that it acquired itself. Other branches of a
+/// `join!` have mostly finished by then.
+const OWN_WAIT_WARNED_AFTER: Duration = Duration::from_secs(1);
+
+/// Waits for the lock within the limits of the request.
 pub(crate) async fn lock(
     engine: &Arc<Engine>,
-    ask: &Arc<Ask>,
+    ask: &Arc<Request>,
     cancel: Option<Cancel>,
 ) -> Result<Hold, Error> {
-    let mut bounds = Bounds::new(engine, ask, cancel);
-    let got = match (ask.options.attempts, ask.options.wait) {
-        // Boxed, as is all that is rare here: the future of one who waits for its turn is small.
-        (Some(most), _) => Box::pin(by_attempts(engine, ask, &mut bounds, most)).await,
-        (None, Wait::For(Duration::ZERO)) => Box::pin(at_once(engine, ask)).await,
-        (None, _) => in_turn(engine, ask, &mut bounds).await,
+    let mut bounds = WaitLimits::new(engine, ask, cancel);
+    lock_within(engine, ask, &mut bounds).await
+}
+
+/// Waits for the lock within `bounds`, which may have begun with a wait for another key.
+pub(crate) async fn lock_within(
+    engine: &Arc<Engine>,
+    ask: &Arc<Request>,
+    bounds: &mut WaitLimits,
+) -> Result<Hold, Error> {
+    ask.set_asker();
+    let span = observe::acquire_span(ask);
+    let ways = async {
+        match (ask.options.attempts, ask.options.wait) {
+            // Rare paths are boxed, so that the future of a queued waiter stays small.
+            (Some(most), _) => Box::pin(by_attempts(engine, ask, bounds, most)).await,
+            (None, Wait::For(Duration::ZERO)) => Box::pin(at_once(engine, ask)).await,
+            (None, _) => in_turn(engine, ask, bounds).await,
+        }
     };
+    let got = ways.instrument(span.clone()).await;
+    observe::end_of_acquire(&span, got.as_ref().map(Some));
+    drop(span);
     let waited = bounds.elapsed();
     match &got {
         Ok(hold) => engine.observe.acquired(ask, hold, waited, bounds.contended),
@@ -41,21 +66,42 @@ pub(crate) async fn lock(
     got
 }
 
-/// Asks once; `None` if another holds it.
-pub(crate) async fn try_lock(engine: &Arc<Engine>, ask: &Arc<Ask>) -> Result<Option<Hold>, Error> {
-    let started = engine.clock.now();
-    let tried = attempt(engine, ask).await;
+/// Tries once, or waits if the request sets a wait. Returns `None` if another holder has the lock.
+pub(crate) async fn try_lock(
+    engine: &Arc<Engine>,
+    ask: &Arc<Request>,
+) -> Result<Option<Hold>, Error> {
+    if ask.options.wait != Wait::For(Duration::ZERO) {
+        return match Box::pin(lock(engine, ask, None)).await {
+            Err(error) if error.is_busy() => Ok(None),
+            other => other.map(Some),
+        };
+    }
+    try_once(engine, ask).await.map(Tried::hold)
+}
+
+/// Tries once, and says who has the lock if it is not granted.
+pub(crate) async fn try_once(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
+    ask.set_asker();
+    let (started, span) = (engine.clock.now(), observe::acquire_span(ask));
+    let tried = attempt(engine, ask).instrument(span.clone()).await;
+    observe::end_of_acquire(&span, tried.as_ref().map(Tried::as_hold));
+    drop(span);
     let took = engine.clock.now().since(started);
     match &tried {
         Ok(Tried::Got(hold)) => engine.observe.acquired(ask, hold, took, false),
         Ok(Tried::Busy(_)) => engine.observe.busy(ask, took),
         Err(error) => engine.observe.not_acquired(ask, error, took),
     }
-    tried.map(Tried::hold)
+    tried
 }
 
-/// Stands in the queue, first the process's, then the server's.
-async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> Result<Hold, Error> {
+/// Waits in the queue, first in that of the process, then in that of the server.
+async fn in_turn(
+    engine: &Arc<Engine>,
+    ask: &Arc<Request>,
+    bounds: &mut WaitLimits,
+) -> Result<Hold, Error> {
     engine.start(&ask.key)?;
     loop {
         let hold = match next_turn(engine, ask, bounds).await? {
@@ -66,75 +112,179 @@ async fn in_turn(engine: &Arc<Engine>, ask: &Arc<Ask>, bounds: &mut Bounds) -> R
         if is_fresh(ask, &hold) {
             return Ok(hold);
         }
-        // A lease that was lost on its way here was never ours: ask again.
-        if let Some(hold) = Box::pin(freshen_within(bounds, engine, ask, hold)).await? {
+        // A lease that was lost before it reached this task was never ours: ask again.
+        if let Some(hold) = Box::pin(refresh_within(bounds, engine, ask, hold)).await? {
             return Ok(hold);
         }
     }
 }
 
-/// Enters the gate, and waits there if need be.
+/// Enters the gate, and waits there if necessary.
 async fn next_turn(
     engine: &Arc<Engine>,
-    ask: &Arc<Ask>,
-    bounds: &mut Bounds,
+    ask: &Arc<Request>,
+    bounds: &mut WaitLimits,
 ) -> Result<Turn, Error> {
     let mut ticket = loop {
-        match engine.gates.enter(engine, ask, Patience::Queue)? {
+        match engine.gates.enter(engine, ask, Queueing::Queue)? {
             Entry::Hold(hold) => return Ok(Turn::Hold(hold)),
             Entry::Lead(lead) => return Ok(Turn::Lead(lead)),
             Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
-            Entry::Stale(lease) => engine.deal_with_loss(&lease),
+            Entry::Stale(lease) => engine.handle_loss(&lease),
             Entry::Wait(ticket) => break ticket,
         }
     };
-    let _waiting = bounds.begin_waiting(engine);
-    // No need to look for a shutdown: it tells those in the queue itself.
-    let told = bounds.within(ticket.turn(), pending()).await;
-    told.map_err(|end| bounds.error_seen(ask, end, engine.gates.sight(&ask.key)))
+    let _waiting = bounds.begin_waiting(engine, ask);
+    let turn = async {
+        match ticket.own {
+            true => Box::pin(turn_behind_itself(engine, ask, &mut ticket)).await,
+            false => ticket.turn().await,
+        }
+    };
+    // No need to watch for a shutdown here: it refuses all waiters of the queue itself.
+    let silent = server_is_silent(engine, ask, bounds.started);
+    let told = bounds.within(turn, silent).await;
+    told.map_err(|end| bounds.error_seen(ask, end, engine.gates.wait_status(&ask.key)))
+}
+
+/// Waits until the server has left the task that asks for the gate without an answer for as long as `ask` allows. The
+/// time from before `started`, when this wait began, does not count.
+async fn server_is_silent(engine: &Engine, ask: &Request, started: Time) -> End {
+    match ask.options.longest_silence() {
+        // Boxed: rare, and most waits have no such limit.
+        Some(longest) => Box::pin(silent_for(longest, engine, ask, started)).await,
+        None => pending().await,
+    }
+}
+
+async fn silent_for(longest: Duration, engine: &Engine, ask: &Request, started: Time) -> End {
+    loop {
+        let now = engine.clock.now();
+        // While the server answers, it is enough to look again after `longest`.
+        let since = match engine.gates.silence(&ask.key) {
+            Some((since, fault)) if now >= since.max(started).after(longest) => {
+                return End::Unavailable(fault);
+            }
+            Some((since, _)) => since.max(started),
+            None => now,
+        };
+        engine.clock.sleep_until(since.after(longest)).await;
+    }
+}
+
+/// Waits like [`Ticket::turn`], and warns once if the task may be waiting for itself.
+async fn turn_behind_itself(engine: &Engine, ask: &Request, ticket: &mut Ticket<'_>) -> Turn {
+    tokio::select! {
+        biased;
+        turn = ticket.turn() => return turn,
+        () = engine.clock.sleep(OWN_WAIT_WARNED_AFTER) => {}
+    }
+    if engine.gates.is_own(ask) {
+        engine.observe.waits_for_itself(ask);
+    }
+    ticket.turn().await
 }
 
 /// Asks the server on behalf of the gate, and waits.
 async fn ask_server(
     mut lead: Lead,
     engine: &Arc<Engine>,
-    ask: &Arc<Ask>,
-    bounds: &mut Bounds,
+    ask: &Arc<Request>,
+    bounds: &mut WaitLimits,
 ) -> Result<Hold, Error> {
     if let Some(at) = lead.not_before() {
-        let paused = bounds.within(engine.clock.sleep_until(at), engine.closing.cancelled()).await;
+        let paused = bounds.within(engine.clock.sleep_until(at), closed(engine)).await;
         paused.map_err(|end| bounds.error(ask, end, None))?;
     }
-    let claim = lead.claim(ask)?;
-    let asked = {
-        let _waiting = engine.observe.waiting();
-        let closed = claim.closed(|| engine.gates.answer_tries(&ask.key));
-        bounds.within(engine.backend.acquire(&claim), closed).await
-    };
-    if claim.sees_a_holder() {
-        bounds.count_contention(engine);
-    }
-    // When a bound ends the wait, the lead is dropped, and with it goes the claim: to the next
-    // local waiter, or away.
-    let answer = asked.map_err(|end| bounds.error_seen(ask, end, engine.gates.sight(&ask.key)))?;
-    match answer {
-        Ok(grant) => settle(lead, engine, ask, claim, grant),
-        Err(fault) => {
-            let unreachable = matches!(fault.kind(), FaultKind::Unavailable | FaultKind::Unknown);
-            let error = Error::backend(Some(&ask.key), fault);
-            if unreachable {
-                lead.fail_all(&error);
+    let mut trouble = None;
+    loop {
+        let claim = lead.claim(ask)?;
+        // The previous claim failed. Its wait status carries over, so that the outage counts from its
+        // beginning.
+        trouble.into_iter().for_each(|sight| claim.report_wait(sight));
+        let asked = {
+            let _waiting = engine.observe.waiting(ask);
+            let no_use = no_use(engine, ask, &claim, bounds.started);
+            bounds.within(engine.backend.acquire(&claim), no_use).await
+        };
+        if claim.sees_a_holder() {
+            bounds.count_contention(engine, ask);
+        }
+        // When the wait ends otherwise, the lead is dropped. Its claim goes to the next local waiter or is
+        // abandoned.
+        let fault = match asked {
+            Ok(Ok(grant)) => return settle(lead, engine, ask, claim, grant),
+            Ok(Err(fault)) => fault,
+            Err(Useless::Handed(hold)) => return Ok(*hold),
+            Err(Useless::Ended(end)) => {
+                return Err(bounds.error_seen(ask, end, engine.gates.wait_status(&ask.key)));
             }
-            Err(error)
+        };
+        let passes = matches!(fault.kind(), FaultKind::Unavailable | FaultKind::Unknown);
+        let error = Error::backend(Some(&ask.key), fault.clone());
+        if passes {
+            lead.fail(&error);
+        }
+        let now = engine.clock.now();
+        claim.report_wait(WaitStatus::unanswered(fault, now));
+        let sight = claim.wait_status();
+        if !passes || !ask.options.rides_out() || ask.options.give_up(&sight, &engine.can, now) {
+            return Err(error);
+        }
+        trouble = Some(sight);
+        let pause = engine.clock.sleep(jittered(ask.options.retry_interval));
+        let paused = bounds.within(pause, closed(engine)).await;
+        paused.map_err(|end| bounds.error_seen(ask, end, claim.wait_status()))?;
+    }
+}
+
+/// Waits until it is of no use to wait with `claim`: another task of this process has handed its permit over, the
+/// locker is shut down, or the server has not answered for as long as the caller allows. A request that is under way
+/// does not delay that. The time from before `started`, when this wait began, does not count.
+async fn no_use(engine: &Engine, ask: &Request, claim: &Claim, started: Time) -> Useless {
+    let longest = ask.options.longest_silence();
+    let silent = longest.and_then(|_| engine.gates.silence(&ask.key));
+    let asked = silent.map_or(started, |(since, _)| since.max(started));
+    let gives_up = || engine.gates.on_wait_report(engine, ask).map(End::Unavailable);
+    loop {
+        if let Some(hold) = engine.gates.take_handed(claim) {
+            return Useless::Handed(Box::new(hold));
+        }
+        let since = claim.unanswered_since(asked);
+        let due = longest.zip(since).map(|(longest, since)| since.after(longest));
+        let end = tokio::select! {
+            biased;
+            closed = claim.news() => if closed { Some(End::Closed) } else { gives_up() },
+            () = at(&engine.clock, due) => {
+                claim.report_silence(asked);
+                gives_up()
+            }
+        };
+        if let Some(end) = end {
+            return Useless::Ended(end);
         }
     }
 }
 
-/// Makes a grant a lease and the asker its holder, unless it came too late.
+pub(crate) async fn closed(engine: &Engine) -> End {
+    engine.closing.cancelled().await;
+    End::Closed
+}
+
+/// Ends when the locker is shut down, or when requests that begin now were not answered for as long as `ask` allows.
+pub(crate) async fn unanswered(engine: &Engine, ask: &Request) -> End {
+    let due = ask.options.longest_silence().map(|longest| engine.clock.now().after(longest));
+    tokio::select! {
+        end = closed(engine) => end,
+        () = at(&engine.clock, due) => End::Unavailable(WaitStatus::silence()),
+    }
+}
+
+/// Turns a grant into a lease and makes the requesting task its holder, unless the grant came too late.
 fn settle(
     lead: Lead,
     engine: &Arc<Engine>,
-    ask: &Arc<Ask>,
+    ask: &Arc<Request>,
     claim: Arc<Claim>,
     grant: Grant,
 ) -> Result<Hold, Error> {
@@ -148,58 +298,64 @@ fn settle(
     let fence = lease.fence();
     let hold = lead.settle(ask, lease, fence, now)?;
     engine.reschedule(&hold.lease);
-    // Told before the grant arrived: rare, and not worth a look at the gate otherwise.
+    // The loss notice may have arrived before the grant. That is rare, so the gate is checked only in this
+    // case.
     if hold.lease.claim().loss().is_some() {
-        engine.take_note_of_loss(&ask.key);
+        engine.apply_pending_loss(&ask.key);
     }
     Ok(hold)
 }
 
-/// Tries `most` times, a jittered `retry_interval` apart, without a place in any queue.
+/// Tries up to `most` times, a jittered `retry_interval` apart, without entering a queue.
 async fn by_attempts(
     engine: &Arc<Engine>,
-    ask: &Arc<Ask>,
-    bounds: &mut Bounds,
+    ask: &Arc<Request>,
+    bounds: &mut WaitLimits,
     most: u32,
 ) -> Result<Hold, Error> {
-    let (mut made, mut sight) = (1, Sight::nothing_heard());
+    let (mut made, mut sight) = (1, WaitStatus::nothing_heard());
     loop {
-        let tried = bounds.within(attempt(engine, ask), engine.closing.cancelled()).await;
+        let tried = bounds.within(attempt(engine, ask), closed(engine)).await;
         let holder = match tried.map_err(|end| bounds.error_seen(ask, end, sight))?? {
             Tried::Got(hold) => return Ok(hold),
             Tried::Busy(holder) => holder,
         };
-        let _waiting = bounds.begin_waiting(engine);
+        let _waiting = bounds.begin_waiting(engine, ask);
         if made == most {
             let waited = Waited::Attempts { made, elapsed: bounds.elapsed() };
             return Err(Error::busy(&ask.key, waited, holder));
         }
         let pause = engine.clock.sleep(jittered(ask.options.retry_interval));
-        bounds
-            .within(pause, engine.closing.cancelled())
-            .await
-            .map_err(|end| bounds.error(ask, end, holder))?;
-        (made, sight) = (made + 1, Sight::default());
+        bounds.within(pause, closed(engine)).await.map_err(|end| bounds.error(ask, end, holder))?;
+        (made, sight) = (made + 1, WaitStatus::default());
     }
 }
 
-/// A wait of no time at all is one attempt.
-async fn at_once(engine: &Arc<Engine>, ask: &Arc<Ask>) -> Result<Hold, Error> {
+/// A wait of zero is one attempt.
+async fn at_once(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Hold, Error> {
     match attempt(engine, ask).await? {
         Tried::Got(hold) => Ok(hold),
         Tried::Busy(holder) => {
-            engine.observe.contended();
+            engine.observe.contended(ask);
             Err(Error::busy(&ask.key, Waited::Not, holder))
         }
     }
 }
 
-enum Tried {
+/// The result of one attempt.
+pub(crate) enum Tried {
     Got(Hold),
     Busy(Option<Holder>),
 }
 
 impl Tried {
+    fn as_hold(&self) -> Option<&Hold> {
+        match self {
+            Tried::Got(hold) => Some(hold),
+            Tried::Busy(_) => None,
+        }
+    }
+
     fn hold(self) -> Option<Hold> {
         match self {
             Tried::Got(hold) => Some(hold),
@@ -208,27 +364,27 @@ impl Tried {
     }
 }
 
-async fn attempt(engine: &Arc<Engine>, ask: &Arc<Ask>) -> Result<Tried, Error> {
+async fn attempt(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
     engine.start(&ask.key)?;
     let turn = loop {
-        match engine.gates.enter(engine, ask, Patience::Try)? {
+        match engine.gates.enter(engine, ask, Queueing::Try)? {
             Entry::Hold(hold) => break Turn::Hold(hold),
             Entry::Lead(lead) => break Turn::Lead(lead),
             Entry::Busy(holder) => return Ok(Tried::Busy(holder)),
-            Entry::Stale(lease) => engine.deal_with_loss(&lease),
+            Entry::Stale(lease) => engine.handle_loss(&lease),
             Entry::Wait(ticket) => break Box::pin(first_news(engine, ask, ticket)).await?,
         }
     };
     match turn {
-        Turn::Hold(hold) => freshen(ask, hold).await?.map(Tried::Got).ok_or_else(|| gone(ask)),
+        Turn::Hold(hold) => ensure_fresh(ask, hold).await?.map(Tried::Got).ok_or_else(|| gone(ask)),
         Turn::Lead(lead) => ask_server_once(lead, engine, ask).await,
         Turn::Refused(error) if error.is_busy() => Ok(Tried::Busy(error.holder().cloned())),
         Turn::Refused(error) => Err(error),
     }
 }
 
-/// Another task of this process is asking: waits for what it hears first.
-async fn first_news(engine: &Engine, ask: &Ask, mut ticket: Ticket<'_>) -> Result<Turn, Error> {
+/// Another task of this process is asking: waits for the first news that it receives.
+async fn first_news(engine: &Engine, ask: &Request, mut ticket: Ticket<'_>) -> Result<Turn, Error> {
     let news = engine.bounded(pin!(async { Ok(ticket.turn().await) })).await;
     news.map_err(|fault| Error::backend(Some(&ask.key), fault))
 }
@@ -236,7 +392,7 @@ async fn first_news(engine: &Engine, ask: &Ask, mut ticket: Ticket<'_>) -> Resul
 async fn ask_server_once(
     mut lead: Lead,
     engine: &Arc<Engine>,
-    ask: &Arc<Ask>,
+    ask: &Arc<Request>,
 ) -> Result<Tried, Error> {
     let claim = lead.claim(ask)?;
     match engine.bounded(engine.backend.try_acquire(&claim)).await {
@@ -253,26 +409,27 @@ async fn ask_server_once(
     }
 }
 
-/// [`freshen`], unless a bound of the wait is reached first.
-async fn freshen_within(
-    bounds: &mut Bounds,
+/// [`ensure_fresh`], unless a limit of the wait is reached first.
+async fn refresh_within(
+    bounds: &mut WaitLimits,
     engine: &Engine,
-    ask: &Ask,
+    ask: &Request,
     hold: Hold,
 ) -> Result<Option<Hold>, Error> {
-    let fresh = bounds.within(freshen(ask, hold), engine.closing.cancelled()).await;
-    fresh.map_err(|end| bounds.error(ask, end, None))?
+    let fresh = bounds.within(ensure_fresh(ask, hold), closed(engine)).await;
+    // Another task has released the lock to this one. What is missing is the server's answer.
+    fresh.map_err(|end| bounds.error_seen(ask, end, WaitStatus::nothing_heard()))?
 }
 
 /// Whether enough of the lease is left for its new holder.
-fn is_fresh(ask: &Ask, hold: &Hold) -> bool {
+fn is_fresh(ask: &Request, hold: &Hold) -> bool {
     let lease = &hold.lease;
-    lease.is_valid() && (lease.is_endless() || lease.granted_left() >= least_left(ask, hold))
+    lease.is_valid() && (lease.is_unbounded() || lease.granted_left() >= least_left(ask, hold))
 }
 
-/// Renews a lease that was handed over or re-entered, where too little of it is left for its new
-/// holder. `None` if it turns out to be lost.
-async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
+/// Renews a lease that was handed over or re-entered, if too little of it is left for its new holder. Returns
+/// `None` if the lease turns out to be lost.
+async fn ensure_fresh(ask: &Request, hold: Hold) -> Result<Option<Hold>, Error> {
     if is_fresh(ask, &hold) {
         return Ok(Some(hold));
     }
@@ -286,35 +443,50 @@ async fn freshen(ask: &Ask, hold: Hold) -> Result<Option<Hold>, Error> {
     }
 }
 
-/// A holder that renews needs half its ttl, or as much as it may use. One that does not has a lease of its own, not handed over
-/// by anybody, and takes what the server gave.
-fn least_left(ask: &Ask, hold: &Hold) -> Duration {
+/// How much of the lease its new holder needs. A holder that renews needs half of the ttl, or its `max_hold`
+/// if that is shorter. A holder that does not renew has a lease of its own, which was never handed over, and
+/// accepts the validity that the server granted.
+fn least_left(ask: &Request, hold: &Hold) -> Duration {
     match ask.options.renew {
         Renew::Off => Duration::ZERO,
         _ => (hold.lease.ttl() / 2).min(ask.options.max_hold.unwrap_or(Duration::MAX)),
     }
 }
 
-fn gone(ask: &Ask) -> Error {
+fn gone(ask: &Request) -> Error {
     Error::lost(&ask.key, crate::backend::Loss::Expired)
 }
 
-/// The interval, give or take a quarter, so that those who poll do not do so in step.
-fn jittered(interval: Duration) -> Duration {
+/// The interval plus or minus a quarter, so that pollers do not run in step.
+pub(crate) fn jittered(interval: Duration) -> Duration {
     let byte = getrandom::u32().unwrap_or(128) as u8;
     interval.mul_f64(0.75 + f64::from(byte) / 512.0)
 }
 
-/// What ends a wait.
-#[derive(Clone, Copy)]
-enum End {
+/// The reason why a wait ended early.
+pub(crate) enum End {
     Deadline,
     Cancelled,
     Closed,
+    /// The caller does not wait any longer for an unavailable server.
+    Unavailable(Fault),
 }
 
-/// The bounds of one wait.
-struct Bounds {
+/// Why it is of no use to wait at the server.
+enum Useless {
+    Ended(End),
+    /// Another task of this process has handed its permit over.
+    Handed(Box<Hold>),
+}
+
+impl From<End> for Useless {
+    fn from(end: End) -> Self {
+        Useless::Ended(end)
+    }
+}
+
+/// The limits of one wait.
+pub(crate) struct WaitLimits {
     clock: Clock,
     started: Time,
     limit: Option<Duration>,
@@ -322,63 +494,67 @@ struct Bounds {
     contended: bool,
 }
 
-impl Bounds {
-    fn new(engine: &Engine, ask: &Ask, cancel: Option<Cancel>) -> Self {
+impl WaitLimits {
+    pub(crate) fn new(engine: &Engine, ask: &Request, cancel: Option<Cancel>) -> Self {
         let limit = match ask.options.wait {
-            Wait::Forever => None,
+            Wait::Unset | Wait::Forever => None,
+            // One attempt, which has the bound of its call.
+            Wait::For(Duration::ZERO) if ask.options.attempts.is_none() => None,
             Wait::For(longest) => Some(longest),
         };
         let clock = engine.clock.clone();
-        Bounds { started: clock.now(), clock, limit, cancel, contended: false }
+        WaitLimits { started: clock.now(), clock, limit, cancel, contended: false }
     }
 
-    fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.clock.now().since(self.started)
     }
 
-    fn begin_waiting<'a>(&mut self, engine: &'a Engine) -> impl Drop + use<'a> {
-        self.count_contention(engine);
-        engine.observe.waiting()
+    fn begin_waiting<'a>(&mut self, engine: &'a Engine, ask: &'a Request) -> impl Drop + use<'a> {
+        self.count_contention(engine, ask);
+        engine.observe.waiting(ask)
     }
 
-    /// One wait is one contention, however often it goes on.
-    fn count_contention(&mut self, engine: &Engine) {
+    /// A wait counts as one contention, no matter how often it resumes.
+    fn count_contention(&mut self, engine: &Engine, ask: &Request) {
         if !std::mem::replace(&mut self.contended, true) {
-            engine.observe.contended();
+            engine.observe.contended(ask);
         }
     }
 
-    /// Runs `work` until a bound is reached, or the locker is `closed`.
-    async fn within<T>(
+    /// Runs `work` until a limit is reached or `ends` resolves.
+    pub(crate) async fn within<T, E: From<End>>(
         &mut self,
         work: impl Future<Output = T>,
-        closed: impl Future<Output = ()>,
-    ) -> Result<T, End> {
-        let Bounds { clock, started, limit, cancel, .. } = self;
+        ends: impl Future<Output = E>,
+    ) -> Result<T, E> {
+        let WaitLimits { clock, started, limit, cancel, .. } = self;
         let deadline = limit.map(|limit| started.after(limit));
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = at(clock, deadline) => Err(End::Deadline),
-            () = signalled(cancel) => Err(End::Cancelled),
-            () = closed => Err(End::Closed),
+            () = at(clock, deadline) => Err(End::Deadline.into()),
+            () = signalled(cancel) => Err(End::Cancelled.into()),
+            end = ends => Err(end),
         }
     }
 
-    /// What the claim saw last says whether another held the lock, or nobody could be asked.
-    fn error_seen(&self, ask: &Ask, end: End, sight: Sight) -> Error {
-        match (end, sight.trouble) {
+    /// The last wait status decides whether the error is that another holder has the lock, or that the server
+    /// did not answer.
+    pub(crate) fn error_seen(&self, ask: &Request, end: End, sight: WaitStatus) -> Error {
+        match (end, sight.fault) {
             (End::Deadline, Some(fault)) => Error::backend(Some(&ask.key), fault),
             (end, _) => self.error(ask, end, sight.holder),
         }
     }
 
-    fn error(&self, ask: &Ask, end: End, holder: Option<Holder>) -> Error {
+    fn error(&self, ask: &Request, end: End, holder: Option<Holder>) -> Error {
         let (limit, elapsed) = (self.limit.unwrap_or_default(), self.elapsed());
         match end {
             End::Deadline => Error::busy(&ask.key, Waited::For { limit, elapsed }, holder),
             End::Cancelled => Error::cancelled(&ask.key, elapsed),
             End::Closed => Error::closed(Some(&ask.key)),
+            End::Unavailable(fault) => Error::backend(Some(&ask.key), fault),
         }
     }
 }
@@ -397,3 +573,6 @@ async fn signalled(cancel: &mut Option<Cancel>) {
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,390 +1,223 @@
-//! The contract between the engine and what keeps the locks.
+//! The contract between the core and an engine that stores the locks.
 //!
-//! In: claims and leases. Out: typed answers, never a guess.
+//! In: claims and leases. Out: typed answers, never a guess. In this module, "the core" is the code that
+//! calls a [`Backend`].
 //!
 //! # Contract
 //!
 //! - **Atomic.** Each call takes effect at one moment at the server, or not at all.
-//! - **By token.** A claim is granted, renewed, released or abandoned under its token and no other;
-//!   nothing a backend does can touch a newer claim.
-//! - **Idempotent.** Any call may be repeated. A claim that was granted is granted again, with the
-//!   same fence or a higher one, never a lower; if the first grant has ended meanwhile, it is a new
-//!   one. A release that was answered answers [`Release::NotHeld`] the second time; a second
+//! - **By token.** A claim is granted, renewed, released or abandoned under its token only. No call affects a
+//!   newer claim.
+//! - **Idempotent.** Every call may be repeated. A claim that was granted is granted again with the same
+//!   fence or a higher one, never a lower one. If the first grant has ended meanwhile, the second is a new
+//!   grant. A repeated `release` returns [`Release::NotHeld`] after the first one was answered. A repeated
 //!   `abandon` does nothing.
-//! - **Never shorter.** After a renewal or a second grant the server keeps the lock at least as long
-//!   as it would have before, whatever ttl was asked for: the holder relies on the longer one.
-//! - **Unknown is an answer.** When the server may or may not have done it, the fault says
-//!   [`FaultKind::Unknown`]; the engine then repeats the call, abandons the claim, or waits for its
-//!   clock. It repeats a `release` with the same [`Then`].
-//! - **Bounded.** Every call but `acquire` and `tend` ends by itself within the backend's response
-//!   time-out; `examine`, which asks for many things, within as many of them. The engine does not rely
-//!   on it: a call that takes 10 s (60 s for a look at many locks) is given up as unknown. Only
-//!   `examine` has no such bound.
-//! - **Dropped means nothing.** A dropped future has no effect at the server; what it started is
-//!   undone by `abandon` or `release`. Every claim that was ever sent ends in one of the two, lost
-//!   ones included, and its token is never used again. What the server would keep for longer than a
-//!   ttl after that, the backend goes on undoing by itself.
-//! - **One future each.** At most one `acquire` of a claim is alive at a time. Between two, nobody
-//!   speaks for the claim; the engine calls again, or abandons, at once.
-//! - **Times are honest.** [`Term::Lease::from`] is read from [`clock`](Backend::clock) *before* the
-//!   request leaves. It may lie before the call that is answered.
+//! - **Never shorter.** After a renewal or a second grant the server keeps the lock at least as long as it
+//!   would have without it, whatever ttl was requested: the holder relies on the longer time.
+//! - **Unknown is an answer.** If the server may or may not have done it, the fault is
+//!   [`FaultKind::Unknown`]. The core then repeats the call, abandons the claim, or waits until the lease has
+//!   ended by its clock. It repeats a `release` with the same [`AfterRelease`].
+//! - **Bounded.** Every call except `acquire` and `run` ends within the backend's response time-out;
+//!   `diagnose` makes many requests, and needs at most that time for each. The core does not rely on it, and
+//!   treats the result as unknown after 10 s, or after 1.25 times [`Capabilities::call_time`] if that is
+//!   longer; after 60 s for an inspection of many locks; at the end of the leases for a renewal. Only
+//!   `diagnose` has no such limit.
+//! - **Cancelled means undone later.** Dropping a future sends nothing to the server, and a request that was
+//!   sent may still take effect. The core undoes it with `abandon` or `release`. Every claim that was ever
+//!   sent ends with one of the two, also a lost one, and its token is never used again. If the server would
+//!   keep something for longer than a ttl after that, the backend itself continues to undo it.
+//! - **One future per claim.** At most one `acquire` of a claim exists at a time. When an `acquire` future is
+//!   dropped, nothing works for the claim until the core calls `acquire` or `abandon`, which it does at once.
+//! - **Times are safe.** [`Validity::Lease::from`] is read from [`clock`](Backend::clock) *before* the
+//!   request is sent. It may be earlier than the call that returns it.
 //!
-//! Absent on purpose: deadlines, re-entry, hand-off between tasks, renewal, loss. Those are the
-//! engine's, so that they are the same everywhere.
+//! Not part of a backend: deadlines, re-entry, hand-over between tasks, the schedule of renewals, and the
+//! handling of losses. The core does these, so that they are the same on every engine.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use crate::claim::{Claim, Holder, Mode, Token};
+use crate::claim::Claim;
 use crate::doctor::{self, Finding};
-use crate::fence::Fence;
 use crate::key::Key;
 use crate::lease::Lease;
-use crate::time::{Clock, Time, UnixMillis};
+use crate::time::Clock;
+use crate::token::Token;
 
-pub use crate::hints::{Hint, Hinter, Hints, hints};
+pub use crate::change_hints::{Hint, HintSender, Hints, hints};
+pub use crate::fault::{Fault, FaultKind, Loss};
+pub use crate::grant::{AfterRelease, Attempt, Capabilities, Grant, Release, Renewal, Validity};
+pub use crate::report::{ClaimEnd, Holding, LockInfo, Query, Waiting};
 
-/// A future that can be sent between threads, boxed so that [`Backend`] is object-safe.
+/// How many notices a locker may be behind. If it misses some, it gets [`Notice::Reconnected`].
+const NOTICES_KEPT: usize = 1024;
+
+/// A boxed future that can be sent between threads; boxed so that [`Backend`] is object-safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An engine that keeps locks: see the [module](self) for what it must promise.
+/// An engine that stores locks. The [module](self) documents what it must guarantee.
+#[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// What this engine can and cannot do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The clock that its answers are dated with.
+    /// The clock of all times in its answers.
     fn clock(&self) -> Clock;
 
-    /// The ttl that most claims will have, told before the first of them. Engines that keep several
-    /// locks alive together can prepare for it. Must not block.
-    fn expect_ttl(&self, ttl: Duration) {
-        let _ = ttl;
-    }
+    /// Tries once. "Held by another" is an answer, not an error.
+    async fn try_acquire(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault>;
 
-    /// Asks once. "Held by another" is an answer.
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>>;
+    /// Waits until the claim is granted. Meanwhile the backend calls [`Claim::report_wait`] with the holder,
+    /// or with an error of the server that may be temporary. The first report is due within the response
+    /// time-out, because other tasks of the process wait for it. If called again with a claim that is queued
+    /// already, it continues at the same position.
+    ///
+    /// An error means that this claim can no longer be granted. A server that cannot be reached is not such
+    /// an error: the backend calls [`Claim::report_wait`] after each attempt and retries. The core decides
+    /// how long the caller waits for it.
+    async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault>;
 
-    /// Waits until the claim is granted, telling [`Claim::saw`] what is in the way: a holder, or
-    /// trouble with the server that may pass. The first of these is told within the response time-out:
-    /// other tasks of the process wait for it. Called again with a claim that already waits, it goes
-    /// on in the same place. An error means that waiting on is of no use.
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>>;
+    /// Extends each lease to its current [`Lease::ttl`], in one batch, and calls `answers` for each lease as
+    /// soon as its result is known, so that a slow shard does not delay the others. No answer means unknown.
+    /// Never revives a lease that has ended. The ttl may change during the call: read it once.
+    ///
+    /// If the label of the claim [was changed](Claim::new_label), the new one is shown with the lock when the answer
+    /// is `Renewed`. An engine that cannot do this says so in [`Capabilities::relabels`].
+    async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>);
 
-    /// Extends each lease to its current [`Lease::ttl`], all together, and answers for each as soon
-    /// as it is known, so that one slow shard costs the others nothing. No answer means unknown.
-    /// Never brings back one that has ended. The ttl may change meanwhile: read it once.
-    fn renew<'a>(&'a self, leases: &'a [Arc<Lease>], answers: &'a Answers<'a>)
-    -> BoxFuture<'a, ()>;
+    /// Releases the lock, or keeps it closed to everyone for some more time.
+    async fn release(&self, lease: &Arc<Lease>, then: AfterRelease) -> Result<Release, Fault>;
 
-    /// Gives the lock back, or keeps it closed to everyone for a while longer.
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>>;
+    /// Undoes everything that this claim has acquired or queued, including the effect of requests that are
+    /// still under way. After an error the claim may not be undone, and the core calls again.
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault>;
 
-    /// Undoes whatever this claim has won or queued, also what a request still under way will yet
-    /// win. An error means: not known to be undone, ask again.
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>>;
-
-    /// Carries on what another process has let go of, under the same token: the term that it now
-    /// has, or `None` if it is not held under that token any more.
-    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+    /// Takes over a lock that another process has relinquished, under the same token. Returns its new
+    /// validity, or `None` if the lock is no longer held under that token, or together with others.
+    async fn adopt(&self, claim: &Arc<Claim>) -> Result<Option<Validity>, Fault> {
         let _ = claim;
-        Box::pin(async move { Err(self.capabilities().not_adoptable()) })
+        Err(self.capabilities().not_adoptable())
     }
 
-    /// Makes a lease independent of this process, so that another can [`adopt`](Self::adopt) it
-    /// within its ttl. Nothing is done for it here afterwards.
-    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+    /// Makes a lease independent of this process, so that another process can [`adopt`](Self::adopt) it
+    /// within its ttl. Afterwards this process does not renew it.
+    async fn relinquish(&self, lease: &Arc<Lease>) -> Result<(), Fault> {
         let _ = lease;
-        Box::pin(async move { Err(self.capabilities().not_adoptable()) })
+        Err(self.capabilities().not_adoptable())
     }
 
-    /// Tasks of this process wait behind `lease`: from now until it ends, tell with
-    /// [`Notice::Contended`] when another process waits for it too. Engines that always tell need
-    /// do nothing. Must not block, nor call back.
-    fn heed(&self, lease: &Arc<Lease>) {
+    /// Tasks of this process wait for the lock of `lease`, or several readers share it. Until the lease ends,
+    /// send [`Notice::Contended`] if another process waits for it too. Engines that always send it need not
+    /// implement this. Must not block or call back.
+    fn watch_contention(&self, lease: &Arc<Lease>) {
         let _ = lease;
     }
 
-    /// The backend's own life: keeping sessions and connections up, independent of any caller. Run
-    /// on the engine's thread from before the first claim until the engine ends.
-    fn tend(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
+    /// The background work of the backend, such as keeping sessions and connections alive. It runs on the
+    /// core's background thread, from before the first claim until the last `Locker` and guard are dropped.
+    async fn run(&self) {}
+
+    /// Called before the first claim. Returns the notices for one locker from then on: each call returns a
+    /// separate stream. Most claims will have `default_ttl`; an engine that keeps several locks alive
+    /// together can prepare for it. Must not block.
+    fn subscribe(&self, default_ttl: Duration) -> Notices;
+
+    /// Closes the connections that this backend has opened itself.
+    async fn close(&self);
+
+    /// What operators and watches need, if this engine has it.
+    fn operator(&self) -> Option<&dyn Operator> {
+        None
     }
-
-    /// What the engine has to say unasked, from now on. Each call gives a stream of its own.
-    fn notices(&self) -> Notices;
-
-    /// Who holds and who waits.
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>>;
-
-    /// Tells from now on which locks have changed, until what it gave is dropped: one stream for each
-    /// watch. `None` if this engine cannot tell, or is not allowed to; everything is then looked at
-    /// again and again.
-    fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// How claims ended that held a lock and do not any more, each where the engine knows it: elsewhere
-    /// it is told by the clock. What an operator took away is known for as long as its lease would have
-    /// lasted.
-    fn fates<'a>(
-        &'a self,
-        ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
-        Box::pin(async { Ok(vec![None; ended.len()]) })
-    }
-
-    /// Takes the lock from whoever holds it under the token that the operator saw, and tells the
-    /// former holder with a [`Notice::Lost`].
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>>;
-
-    /// Looks for what makes locks of `ttl` unsafe here, and says what to do about it. Nothing is left
-    /// behind. A server that cannot be reached is a finding too.
-    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(async move { vec![doctor::trial(self, ttl).await] })
-    }
-
-    /// Lets go of connections that this backend made itself.
-    fn close(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Takes the answer to the renewal of the lease with this index.
+/// What an engine offers to those who look at locks and intervene: `ls`, `show`, `watch`, `force_release`, `doctor`.
+/// Locks work without it.
+#[async_trait]
+pub trait Operator: Backend {
+    /// Returns who holds and who waits for the locks of `query`.
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault>;
+
+    /// Reports from now on which locks of `query` have changed, until the returned value is dropped; one stream for
+    /// each watch. It may report changes of other locks too. `None` if this engine cannot report changes, or lacks
+    /// the rights; the watch then polls all locks.
+    async fn change_hints(&self, query: &Query) -> Result<Option<Hints>, Fault> {
+        let _ = query;
+        Ok(None)
+    }
+
+    /// How claims ended that no longer hold their lock, as far as the engine knows; `None` for the others,
+    /// which are judged by the clock. An engine remembers a forced release for as long as the lease would
+    /// have been valid.
+    async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
+        Ok(vec![None; ended.len()])
+    }
+
+    /// Releases the lock in place of the holder with the token `seen`, and notifies that holder with a
+    /// [`Notice::Lost`].
+    async fn force_release(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault>;
+
+    /// Checks what makes locks with this ttl unsafe, with advice for each finding. Leaves nothing behind at
+    /// the server. A server that cannot be reached is a finding too.
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        vec![doctor::self_test(self, ttl).await]
+    }
+}
+
+/// Receives the answer to the renewal of the lease with this index.
 pub type Answers<'a> = dyn Fn(usize, Renewal) + Send + Sync + 'a;
 
-/// What an engine can and cannot do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// Its name as in a URL: `memory`, `file`, `redis`, `etcd`.
-    pub engine: &'static str,
-    /// Hands the lock to waiters in the order in which they came.
-    pub fifo: bool,
-    /// Others may wait without the engine knowing (they poll), so a hot process must pause for them.
-    pub unseen_waiters: bool,
-    /// Leases end at the server by themselves. If not, a dead process's lock is freed by other means.
-    pub expires: bool,
-    /// Can count the claims of a shared owner.
-    pub shared_owners: bool,
-    /// Can grant permits of a capacity.
-    pub permits: bool,
-    /// A lease can be carried on by another process that knows its token.
-    pub adoptable: bool,
-    /// An operator can take a lock away.
-    pub forcible: bool,
-    /// The shortest ttl, and the unit that a ttl must be a multiple of.
-    pub ttl_unit: Duration,
-    /// The shortest ttl it grants.
-    pub ttl_min: Duration,
-}
-
-impl Capabilities {
-    /// An engine that can do everything the contract knows, to be cut down field by field.
-    pub fn full(engine: &'static str) -> Self {
-        Capabilities {
-            engine,
-            fifo: true,
-            unseen_waiters: false,
-            expires: true,
-            shared_owners: true,
-            permits: true,
-            adoptable: true,
-            forcible: true,
-            ttl_unit: Duration::from_millis(1),
-            ttl_min: crate::options::TTL_MIN,
-        }
-    }
-}
-
-impl Capabilities {
-    pub(crate) fn not_adoptable(&self) -> Fault {
-        let engine = self.engine;
-        let why = format!(
-            "a lock of `{engine}:` ends with its process and cannot be carried on by another"
-        );
-        Fault::new(FaultKind::Unsupported, why)
-    }
-}
-
-/// The answer to one attempt.
-#[derive(Clone, Debug)]
-pub enum Attempt {
-    /// It is ours.
-    Granted(Grant),
-    /// It is another's.
-    Held(Box<Holder>),
-}
-
-/// The server's yes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Grant {
-    /// The server's fence number, at most [`SERVER_FENCE_MAX`](crate::fence::SERVER_FENCE_MAX); zero without fencing.
-    pub fence: u64,
-    /// How long it lasts.
-    pub term: Term,
-    /// Another process is known to wait already.
-    pub contended: bool,
-}
-
-impl Grant {
-    /// A grant that others are not known to wait for.
-    pub fn new(fence: u64, term: Term) -> Self {
-        Grant { fence, term, contended: false }
-    }
-
-    /// The same, with whether another process waits.
-    pub fn contended(self, contended: bool) -> Self {
-        Grant { contended, ..self }
-    }
-}
-
-/// How long a grant or renewal lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Term {
-    /// `ttl` from `from` on.
-    Lease {
-        /// Read before the request that was answered left.
-        from: Time,
-        /// What the server really gave.
-        ttl: Duration,
-    },
-    /// Until it is released or the process ends.
-    Endless,
-}
-
-/// The answer to one renewal.
-#[derive(Debug)]
-pub enum Renewal {
-    /// Extended.
-    Renewed {
-        /// From when it counts, and how long.
-        term: Term,
-        /// Another process waits.
-        contended: bool,
-    },
-    /// The server says it is not ours any more.
-    Lost(Loss),
-    /// No answer that can be relied on. The clock decides.
-    Unknown(Fault),
-}
-
-/// What becomes of a lock on release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// The next one may have it.
-    Free,
-    /// Nobody may, for this long.
-    Closed(Duration),
-}
-
-/// The answer to a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
-    /// It was ours and is free now, or another's.
-    Freed,
-    /// It was ours, and so many other claims of our shared owner hold on.
-    StillHeld(u32),
-    /// It was not ours (any more).
-    NotHeld,
-}
-
-/// How a claim ended that held a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It was given back.
-    Released,
-    /// It was taken away, or ran out.
-    Lost(Loss),
-}
-
-impl From<Loss> for Fate {
-    fn from(loss: Loss) -> Fate {
-        Fate::Lost(loss)
-    }
-}
-
-/// Why a lock was lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Loss {
-    /// Its time ran out before a renewal was confirmed.
-    Expired,
-    /// The engine no longer knows it, or knows another holder.
-    Gone,
-    /// An operator took it away; who, and why.
-    Forced(String),
-    /// It was held for as long as the caller allowed.
-    MaxHold,
-    /// The session with the server ended.
-    Session,
-    /// Our `Locker` was shut down.
-    Shutdown,
-}
-
-impl std::fmt::Display for Loss {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Loss::Expired => f.write_str("no renewal was confirmed in time"),
-            Loss::Gone => f.write_str("the engine no longer knows it as ours"),
-            Loss::Forced(by) => write!(f, "released by force: {by}"),
-            Loss::MaxHold => f.write_str("held for as long as allowed"),
-            Loss::Session => f.write_str("the session with the server ended"),
-            Loss::Shutdown => f.write_str("the locker was shut down"),
-        }
-    }
-}
-
-impl Loss {
-    /// One word for a metric's label.
-    pub(crate) fn word(&self) -> &'static str {
-        match self {
-            Loss::Expired => "expired",
-            Loss::Gone => "gone",
-            Loss::Forced(_) => "forced",
-            Loss::MaxHold => "max_hold",
-            Loss::Session => "session",
-            Loss::Shutdown => "shutdown",
-        }
-    }
-}
-
-/// What an engine says unasked. Hints: nothing depends on one arriving, nor on its arriving after
-/// the grant that it concerns.
+/// A message that a backend sends on its own. Notices are hints: correctness never depends on the arrival of
+/// one, and a notice may arrive before the grant that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
     /// Another process waits for the lock that this claim holds.
     Contended {
-        /// The lock.
+        /// The key of the lock.
         key: Key,
         /// The claim that holds it.
         token: Token,
     },
-    /// This claim's lock was taken away.
+    /// The lock of this claim was lost.
     Lost {
-        /// The lock.
+        /// The key of the lock.
         key: Key,
         /// The claim that held it.
         token: Token,
-        /// By whom or what.
+        /// Why it was lost.
         loss: Loss,
     },
-    /// The connection came back: renew everything at once.
+    /// The connection was restored: all leases must be renewed now.
     Reconnected,
+}
+
+/// Sends notices to every locker on a backend. Clones send to the same lockers.
+#[derive(Clone, Debug)]
+pub struct Notifier(broadcast::Sender<Notice>);
+
+impl Default for Notifier {
+    fn default() -> Self {
+        Notifier(broadcast::Sender::new(NOTICES_KEPT))
+    }
+}
+
+impl Notifier {
+    /// Sends a notice to the lockers that there are.
+    pub fn send(&self, notice: Notice) {
+        // An error means that there is no locker: then the notice is not needed.
+        let _ = self.0.send(notice);
+    }
+
+    /// The notices that are sent from now on.
+    pub fn notices(&self) -> Notices {
+        Notices(self.0.subscribe())
+    }
 }
 
 /// A stream of [`Notice`]s.
@@ -392,142 +225,14 @@ pub enum Notice {
 pub struct Notices(broadcast::Receiver<Notice>);
 
 impl Notices {
-    /// The stream of what is sent on `sender` from now on.
-    pub fn of(sender: &broadcast::Sender<Notice>) -> Self {
-        Notices(sender.subscribe())
-    }
-
-    /// The next one; `None` when the backend is gone.
+    /// The next notice; `None` when the backend is gone. Dropping the future loses no notice.
     ///
-    /// Where some were missed, anything may have happened: that reads as [`Notice::Reconnected`].
+    /// If notices were missed, the result is [`Notice::Reconnected`], because anything may have happened.
     pub async fn next(&mut self) -> Option<Notice> {
         match self.0.recv().await {
             Ok(notice) => Some(notice),
             Err(broadcast::error::RecvError::Lagged(_)) => Some(Notice::Reconnected),
             Err(broadcast::error::RecvError::Closed) => None,
         }
-    }
-}
-
-/// Which locks to look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Query {
-    /// This one, literally.
-    Key(Key),
-    /// These, literally.
-    Keys(Vec<Key>),
-    /// Those whose name matches a [glob](crate::glob).
-    Glob(String),
-}
-
-impl Query {
-    /// Whether `name` is asked for.
-    pub fn matches(&self, name: &str) -> bool {
-        match self {
-            Query::Key(key) => key.as_str() == name,
-            Query::Keys(keys) => keys.iter().any(|key| key.as_str() == name),
-            Query::Glob(pattern) => crate::glob::matches(pattern, name),
-        }
-    }
-}
-
-/// A lock that somebody holds or waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockInfo {
-    /// Its name.
-    pub key: Key,
-    /// How it is held.
-    pub mode: Mode,
-    /// Who holds it: nobody, one, or several where it can be shared.
-    pub holders: Vec<Holding>,
-    /// Who waits, first come first; `None` where the engine does not know.
-    pub waiters: Option<Vec<Waiting>>,
-}
-
-impl LockInfo {
-    /// An exclusive lock with its holders and waiters.
-    pub fn exclusive(key: Key, holders: Vec<Holding>, waiters: Option<Vec<Waiting>>) -> Self {
-        LockInfo { key, mode: Mode::Exclusive, holders, waiters }
-    }
-}
-
-/// One holder of a lock, with what an operator needs to take it away.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holding {
-    /// Who.
-    pub holder: Holder,
-    /// The fence that its grant carried; `None` where the engine does not keep it.
-    pub fence: Option<Fence>,
-    /// Its token: a secret, to be handed to `force_release` and shown to nobody.
-    pub token: Option<Token>,
-}
-
-impl Holding {
-    /// A holder, its fence and its token.
-    pub fn new(holder: Holder, fence: Option<Fence>, token: Option<Token>) -> Self {
-        Holding { holder, fence, token }
-    }
-}
-
-/// One waiter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Waiting {
-    /// Who.
-    pub holder: Holder,
-    /// Since when.
-    pub since: Option<UnixMillis>,
-}
-
-impl Waiting {
-    /// A waiter that came at `since`.
-    pub fn new(holder: Holder, since: Option<UnixMillis>) -> Self {
-        Waiting { holder, since }
-    }
-}
-
-/// What kept a backend from answering.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{message}")]
-pub struct Fault {
-    kind: FaultKind,
-    message: String,
-    #[source]
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
-}
-
-/// What to do about a [`Fault`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FaultKind {
-    /// It could not be asked. Nothing was done; it may work later.
-    Unavailable,
-    /// It was asked and did not answer. It may have been done.
-    Unknown,
-    /// It said no for good: rights, a wrong type, a full disk, a corrupt count. Nothing was done.
-    Refused,
-    /// The request makes no sense to this engine.
-    Invalid,
-    /// This engine cannot do that.
-    Unsupported,
-}
-
-impl Fault {
-    /// A fault of `kind`. The message is lower case, has no full stop, and names the value at fault.
-    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
-        Fault { kind, message: message.into(), source: None }
-    }
-
-    /// The fault with what caused it. The message must not repeat it.
-    pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
-        self
-    }
-
-    /// What to do about it.
-    pub fn kind(&self) -> FaultKind {
-        self.kind
     }
 }

@@ -1,395 +1,161 @@
-//! A claim: the request to hold a key, as the server gets to see it.
+//! A claim: one request of this process for a key at the engine.
 //!
-//! In: what `request.rs` gathered. Out: what a backend needs to ask, and what it saw while asking.
+//! In: the options of `request.rs`. Out: what a backend needs to send the request, and what it reports while
+//! it waits.
 
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::backend::{Fault, FaultKind, Loss};
+use crate::fault::{Fault, FaultKind, Loss};
+use crate::holder::{Holder, Process, WaitStatus};
 use crate::key::Key;
+use crate::mode::Mode;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard};
 use crate::time::{Time, UnixMillis};
+use crate::token::Token;
 
-/// The random identity of one claim: 128 bits. Whoever knows it can release the lock, so it is
-/// never logged; `Debug` hides it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Token(u128);
-
-impl Token {
-    /// A new one from the system's source of randomness.
-    ///
-    /// # Errors
-    ///
-    /// What the system says when it has no randomness to give.
-    pub fn random() -> Result<Self, getrandom::Error> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes)?;
-        Ok(Token(u128::from_be_bytes(bytes)))
-    }
-
-    /// A random byte, the same each time, to keep things apart that were made together.
-    pub(crate) fn spread(self) -> u8 {
-        self.0.to_le_bytes()[0]
-    }
-
-    /// The token as 32 hexadecimal digits. A secret: keep it out of logs.
-    pub fn expose(self) -> String {
-        self.digits().to_string()
-    }
-
-    /// The same, without a piece of memory of its own.
-    pub fn digits(self) -> TokenDigits {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut digits = [0; 32];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        TokenDigits(digits)
-    }
-
-    /// Reads what [`expose`](Self::expose) wrote; `None` if it is something else.
-    pub fn parse(text: &str) -> Option<Self> {
-        let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
-        let add =
-            |sum: u128, digit: &u8| Some(sum << 4 | u128::from(char::from(*digit).to_digit(16)?));
-        digits.iter().try_fold(0, add).map(Token)
-    }
-}
-
-/// The digits of a [`Token`], as text. As secret as the token.
-#[derive(Clone, Copy)]
-pub struct TokenDigits([u8; 32]);
-
-impl std::ops::Deref for TokenDigits {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        // Digits are text.
-        std::str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-impl fmt::Debug for TokenDigits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TokenDigits(…)")
-    }
-}
-
-/// Tokens in stock: the system is asked for many at once, since asking costs more than one is worth.
-/// Not for a forked child, who would have the same.
-#[derive(Debug, Default)]
-pub(crate) struct Tokens {
-    stock: Mutex<Vec<Token>>,
-}
-
-/// How many are asked for at once: what the system gives without being interrupted.
-const STOCK: usize = 16;
-
-impl Tokens {
-    /// One that was never given before.
-    pub(crate) fn next(&self) -> Result<Token, getrandom::Error> {
-        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        if stock.is_empty() {
-            let mut bytes = [[0; 16]; STOCK];
-            getrandom::fill(bytes.as_flattened_mut())?;
-            stock.extend(bytes.map(|bytes| Token(u128::from_be_bytes(bytes))));
-        }
-        stock.pop().map_or_else(Token::random, Ok)
-    }
-}
-
-impl From<Token> for String {
-    fn from(token: Token) -> String {
-        token.expose()
-    }
-}
-
-impl TryFrom<String> for Token {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        Token::parse(&text).ok_or("a token is 32 hexadecimal digits")
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-/// How much of a key is claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// All of it, alone.
-    Exclusive,
-    /// `permits` of `capacity`: a semaphore's place, a reader's share, a writer's whole.
-    Permits {
-        /// How many this claim takes.
-        permits: u32,
-        /// How many there are.
-        capacity: u32,
-    },
-}
-
-/// Who is asking: the process, in words for people.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Client {
-    /// The machine's name.
-    pub host: String,
-    /// The process id there.
-    pub pid: u32,
-    /// The user's name, or `uid 1000` if it has none.
-    pub user: String,
-    /// The program's name.
-    pub program: String,
-}
-
-impl Client {
-    /// This process.
-    pub fn this_process() -> &'static Client {
-        static THIS: OnceLock<Client> = OnceLock::new();
-        THIS.get_or_init(|| Client {
-            host: host_name(),
-            pid: std::process::id(),
-            user: user_name(),
-            program: program_name(),
-        })
-    }
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}/{}", self.user, self.host, self.pid)
-    }
-}
-
-#[cfg(unix)]
-fn host_name() -> String {
-    let names = rustix::system::uname();
-    names.nodename().to_string_lossy().into_owned()
-}
-
-#[cfg(not(unix))]
-fn host_name() -> String {
-    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "localhost".into())
-}
-
-/// By the user's number, since `USER` may be another's or missing, as under cron; by name where the
-/// system's own list has one.
-#[cfg(unix)]
-fn user_name() -> String {
-    let number = rustix::process::geteuid().as_raw().to_string();
-    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let named = list.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
-        [name, _, uid, ..] if uid == number => Some(name.to_owned()),
-        _ => None,
-    });
-    let named = named.or_else(|| std::env::var("USER").ok()).filter(|name| !name.is_empty());
-    named.unwrap_or_else(|| format!("uid {number}"))
-}
-
-#[cfg(not(unix))]
-fn user_name() -> String {
-    std::env::var("USERNAME").unwrap_or_else(|_| "unknown".into())
-}
-
-fn program_name() -> String {
-    let path = std::env::current_exe().unwrap_or_default();
-    path.file_stem().map_or_else(|| "unknown".into(), |name| name.to_string_lossy().into_owned())
-}
-
-/// A lock's holder as others see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The process; `None` if a program that is not ours holds it, or its record cannot be read.
-    pub client: Option<Client>,
-    /// Since when, by the holder's wall clock.
-    pub since: Option<UnixMillis>,
-    /// What the caller named this claim, if it did: a trace or request id.
-    pub label: Option<String>,
-    /// Why it is held, if the caller said.
-    pub reason: Option<String>,
-    /// How much of the lease is left; `None` where a lease has no end.
-    pub lease_left: Option<Duration>,
-    /// Released already, and kept closed for the rest of its minimum time.
-    pub closing: bool,
-    /// A newer version of tenure has it, whose record this one cannot read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub newer: bool,
-}
+/// The default pause between two attempts on engines that cannot notify a waiter: short for a person, and not
+/// a load for a server.
+pub const RETRY_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
 
 impl Holder {
-    /// A holder of whom nothing is known.
-    pub fn unknown() -> Self {
-        Holder {
-            client: None,
-            since: None,
-            label: None,
-            reason: None,
-            lease_left: None,
-            closing: false,
-            newer: false,
-        }
-    }
-
-    /// A holder of a newer version of tenure, of whom nothing else can be read.
-    pub fn newer() -> Self {
-        Holder { newer: true, ..Holder::unknown() }
-    }
-
-    /// The holder that `claim` makes.
+    /// This process as the holder of `claim` since `since`.
     pub fn of(claim: &Claim, since: UnixMillis) -> Self {
         Holder {
-            client: Some(Client::this_process().clone()),
+            process: Some(Process::this_process().clone()),
             since: Some(since),
-            label: claim.label().map(Into::into),
+            label: claim.present_label().as_deref().map(Into::into),
             reason: claim.reason().map(Into::into),
+            mode: Some(claim.mode().clone()),
             ..Holder::unknown()
         }
     }
 }
 
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.client {
-            Some(client) => client.fmt(f),
-            None if self.newer => f.write_str("a newer version of tenure"),
-            None => f.write_str("an unknown holder"),
-        }
-    }
+/// The fault of a request that is still under way.
+pub(crate) fn no_answer_yet() -> Fault {
+    Fault::new(FaultKind::Unknown, "the server has not answered yet")
 }
 
-/// What a waiting claim last saw: who is in the way, and how far from the front it is.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Sight {
-    /// Who holds the lock.
-    pub holder: Option<Holder>,
-    /// Our place in the engine's queue, one for the next; `None` where the engine has none.
-    pub place: Option<u64>,
-    /// What keeps the engine from asking, for now.
-    pub trouble: Option<Fault>,
-}
-
-impl Sight {
-    /// A holder seen in the way, from this place in the queue.
-    pub fn of(holder: Holder, place: Option<u64>) -> Self {
-        Sight { holder: Some(holder), place, trouble: None }
-    }
-
-    /// Trouble with the server that may pass.
-    pub fn trouble(fault: Fault) -> Self {
-        Sight { trouble: Some(fault), ..Sight::default() }
-    }
-
-    /// The wait ended before the server had said anything.
-    pub(crate) fn nothing_heard() -> Self {
-        Sight::trouble(Fault::new(FaultKind::Unknown, "none came within the wait"))
-    }
-}
-
-/// A request to hold a key: made once, sent as often as needed, always under the same token.
+/// A request to hold a key at the engine. It is made once, sent as often as needed, always with the same
+/// token.
 #[derive(Debug)]
 pub struct Claim {
     key: Key,
     token: Token,
-    terms: Terms,
+    options: ClaimOptions,
     process: u32,
     seen: Mutex<Seen>,
-    /// Told when the wait is to end because the locker is shut down, and of the first sight if
-    /// somebody waits for that.
-    told: Notify,
-    /// When another process became known to wait; zero if none is. On the claim, as is its loss,
-    /// since either may be told before the grant arrives.
+    /// Notified when the locker is shut down, when an error is reported, and by the first report if a task
+    /// waits for it.
+    changed: Notify,
+    /// When it became known that another process waits; zero if none is known. It is stored on the claim, as
+    /// is `lost`, because both notices may arrive before the grant.
     contended: AtomicU64,
+    /// Notified when another process is known to wait.
+    contention: Notify,
     lost: OnceLock<Loss>,
     sent: AtomicBool,
+    /// The label that replaces the one of the options.
+    new_label: Mutex<Option<Arc<str>>>,
 }
 
-/// What a backend has seen for a claim.
+/// What a backend has reported for a claim.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Boxed: it is large, and most claims see nobody.
-    sight: Option<Box<Sight>>,
-    /// Tasks of this process wait for the first sight.
+    /// Boxed: it is large, and most claims never wait.
+    status: Option<Box<WaitStatus>>,
+    /// Tasks of this process wait for the first report.
     awaited: bool,
     closed: bool,
 }
 
-/// What a claim asks for. Made with [`Terms::new`] and its setters.
+/// The options of a claim. Made with [`ClaimOptions::new`] and its setters.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct ClaimOptions {
     mode: Mode,
     ttl: Duration,
     renewed: bool,
     fenced: bool,
-    shared_owner: Option<Arc<str>>,
+    numbered: bool,
+    lone: bool,
     label: Option<Arc<str>>,
     reason: Option<Arc<str>>,
     retry_interval: Duration,
 }
 
-impl Terms {
-    /// An exclusive claim of `ttl` that will be renewed.
+impl ClaimOptions {
+    /// An exclusive claim with a fence that is renewed; the grant is for `ttl`.
     pub fn new(ttl: Duration) -> Self {
-        Terms {
+        ClaimOptions {
             mode: Mode::Exclusive,
             ttl,
             renewed: true,
             fenced: true,
-            shared_owner: None,
+            numbered: false,
+            lone: false,
             label: None,
             reason: None,
-            retry_interval: crate::options::RETRY_INTERVAL_DEFAULT,
+            retry_interval: RETRY_INTERVAL_DEFAULT,
         }
     }
 
-    /// How much of the key is claimed.
+    /// How the key is claimed.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Whether the holder will renew it. One that will not must not share a session with others that are.
+    /// Whether the holder will renew the lock. A claim without renewal must not share a session with renewed
+    /// ones.
     pub fn renewed(mut self, renewed: bool) -> Self {
         self.renewed = renewed;
         self
     }
 
-    /// Whether the grant is to carry a fence. If not, an engine may save the work of counting.
+    /// Whether the grant needs a fence. If not, an engine may skip the counter.
     pub fn fenced(mut self, fenced: bool) -> Self {
         self.fenced = fenced;
         self
     }
 
-    /// An owner that several processes declare to be the same; its claims count up instead of excluding each other.
+    /// The id of an owner that several processes share. Its claims are counted and do not exclude each other.
     pub fn shared_owner(mut self, owner: Option<Arc<str>>) -> Self {
-        self.shared_owner = owner;
+        if let Some(owner) = owner {
+            self.mode = Mode::SharedOwner(owner);
+        }
         self
     }
 
-    /// What to show for it.
+    /// Whether a permit gets a slot of its own.
+    pub fn numbered(mut self, numbered: bool) -> Self {
+        self.numbered = numbered;
+        self
+    }
+
+    /// Whether the claim belongs to one task only: neither it nor its lease is handed to another task of the process.
+    /// So the server shows the label of the task that holds the lock.
+    pub fn lone(mut self, lone: bool) -> Self {
+        self.lone = lone;
+        self
+    }
+
+    /// A text to show with the lock.
     pub fn label(mut self, label: Option<Arc<str>>) -> Self {
         self.label = label;
         self
     }
 
-    /// Why, for whoever waits.
+    /// Why the lock is held, to show to waiters.
     pub fn reason(mut self, reason: Option<Arc<str>>) -> Self {
         self.reason = reason;
         self
     }
 
-    /// How long to pause between attempts where only polling can tell.
+    /// The pause between two attempts, for engines that must poll.
     pub fn retry_interval(mut self, interval: Duration) -> Self {
         self.retry_interval = interval;
         self
@@ -397,153 +163,231 @@ impl Terms {
 }
 
 impl Claim {
-    /// A claim on `key` under a token of its own.
-    pub fn new(key: Key, token: Token, terms: Terms) -> Self {
-        Self::made_by(std::process::id(), key, token, terms)
+    /// A claim on `key` with the identity `token`.
+    pub fn new(key: Key, token: Token, options: ClaimOptions) -> Self {
+        Self::made_by(std::process::id(), key, token, options)
     }
 
-    /// The same for whoever has asked for the number of this process already, which is a call of the
-    /// system each time.
-    pub(crate) fn made_by(process: u32, key: Key, token: Token, terms: Terms) -> Self {
-        let (seen, told, contended, lost, sent) = Default::default();
-        Claim { key, token, terms, process, seen, told, contended, lost, sent }
+    /// As [`new`](Self::new), for a caller that has read the process id already: reading it is a system call.
+    pub(crate) fn made_by(process: u32, key: Key, token: Token, options: ClaimOptions) -> Self {
+        let (seen, changed, contended, contention, lost, sent, new_label) = Default::default();
+        Claim {
+            key,
+            token,
+            options,
+            process,
+            seen,
+            changed,
+            contended,
+            contention,
+            lost,
+            sent,
+            new_label,
+        }
     }
 
-    /// What is claimed.
+    /// The key that is claimed.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The claim's identity at the server.
+    /// The identity of the claim at the server.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// The process that made it. One that was forked from that has none of its connections.
+    /// The id of the process that made the claim. A process forked from it must not use its connections.
     pub fn process(&self) -> u32 {
         self.process
     }
 
-    /// How much of the key is claimed.
-    pub fn mode(&self) -> Mode {
-        self.terms.mode
+    /// How the key is claimed.
+    pub fn mode(&self) -> &Mode {
+        &self.options.mode
     }
 
-    /// How long the grant is to last, unless renewed.
+    /// Whether the claim is for a permit with a slot of its own.
+    pub fn numbered(&self) -> bool {
+        self.options.numbered
+    }
+
+    /// How long the grant is to be valid, unless it is renewed.
     pub fn ttl(&self) -> Duration {
-        self.terms.ttl
+        self.options.ttl
     }
 
-    /// Whether it will be renewed.
+    /// Whether the holder will renew the lock.
     pub fn renewed(&self) -> bool {
-        self.terms.renewed
+        self.options.renewed
     }
 
-    /// Whether its grant carries a fence.
+    /// Whether the grant needs a fence.
     pub fn fenced(&self) -> bool {
-        self.terms.fenced
+        self.options.fenced
     }
 
-    /// The owner that several processes share, if one was declared.
+    /// The id of the shared owner, if the claim has one.
     pub fn shared_owner(&self) -> Option<&str> {
-        self.terms.shared_owner.as_deref()
+        match &self.options.mode {
+            Mode::SharedOwner(owner) => Some(owner),
+            _ => None,
+        }
     }
 
-    /// What to show for it.
+    /// Whether neither the claim nor its lease may be handed to another task of the process.
+    pub fn lone(&self) -> bool {
+        self.options.lone
+    }
+
+    /// The text to show with the lock, as it was requested.
     pub fn label(&self) -> Option<&str> {
-        self.terms.label.as_deref()
+        self.options.label.as_deref()
     }
 
-    /// Why it is held.
+    /// The label that replaces the requested one: from now on, each renewal shows it. `None` if the label was never
+    /// changed.
+    pub fn new_label(&self) -> Option<Arc<str>> {
+        self.new_label.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_label(&self, label: Arc<str>) {
+        *self.new_label.lock().unwrap_or_else(PoisonError::into_inner) = Some(label);
+    }
+
+    /// The label to show now.
+    pub(crate) fn present_label(&self) -> Option<Arc<str>> {
+        self.new_label().or_else(|| self.options.label.clone())
+    }
+
+    /// Why the lock is held.
     pub fn reason(&self) -> Option<&str> {
-        self.terms.reason.as_deref()
+        self.options.reason.as_deref()
     }
 
-    /// How long to pause between attempts where only polling can tell.
+    /// The pause between two attempts, for engines that must poll.
     pub fn retry_interval(&self) -> Duration {
-        self.terms.retry_interval
+        self.options.retry_interval
     }
 
-    /// Called by a backend before a request for this claim leaves: from now on something may have to be
-    /// undone.
+    /// Called by a backend before it sends a request for this claim. From then on there may be something to
+    /// undo.
     pub fn set_sent(&self) {
         self.sent.store(true, Ordering::Release);
     }
 
-    /// Whether a request for it may have left. Means something only to a backend that calls
-    /// [`set_sent`](Self::set_sent): what it never sent, it need not undo.
+    /// Whether a request for the claim may have been sent. Only meaningful for a backend that calls
+    /// [`set_sent`](Self::set_sent): it need not undo a claim that it never sent.
     pub fn was_sent(&self) -> bool {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Called by a backend while the claim waits: what is in the way.
-    pub fn saw(&self, sight: Sight) {
+    /// Called by a backend while the claim waits, to report the holder or an error.
+    pub fn report_wait(&self, status: WaitStatus) {
         let mut seen = self.seen();
-        seen.sight = Some(Box::new(sight));
-        let awaited = std::mem::take(&mut seen.awaited);
+        let status = match seen.status.as_deref() {
+            Some(earlier) => status.after(earlier),
+            None => status,
+        };
+        let notify = std::mem::take(&mut seen.awaited) || status.fault.is_some();
+        seen.status = Some(Box::new(status));
         drop(seen);
-        if awaited {
-            self.told.notify_one();
+        if notify {
+            self.changed.notify_one();
         }
     }
 
-    /// What the backend last saw in the way.
-    pub fn sight(&self) -> Sight {
-        self.seen().sight.as_deref().cloned().unwrap_or_default()
+    /// The last report of the backend; empty if there was none.
+    pub fn wait_status(&self) -> WaitStatus {
+        self.seen().status.as_deref().cloned().unwrap_or_default()
     }
 
-    /// The same; if nothing was seen yet, the task in [`closed`](Self::closed) is told of the first sight.
-    pub(crate) fn await_sight(&self) -> Option<Sight> {
+    /// The last report. If there was none, [`news`](Self::news) is notified of the first one.
+    pub(crate) fn await_status(&self) -> Option<WaitStatus> {
         let mut seen = self.seen();
-        seen.awaited |= seen.sight.is_none();
-        seen.sight.as_deref().cloned()
+        seen.awaited |= seen.status.is_none();
+        seen.status.as_deref().cloned()
     }
 
-    /// Whether it last saw somebody in the way.
+    /// Whether the last report names a holder.
     pub(crate) fn sees_a_holder(&self) -> bool {
-        self.seen().sight.as_deref().is_some_and(|sight| sight.holder.is_some())
+        self.seen().status.as_deref().is_some_and(|status| status.holder.is_some())
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the wait of whoever leads with this claim, now or when it comes to wait.
+    /// Ends the wait of the task that leads with this claim, at once or as soon as it waits.
     pub(crate) fn close(&self) {
         self.seen().closed = true;
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Waits for that. Meanwhile calls `saw` when there is the first sight that somebody waits for.
-    pub(crate) async fn closed(&self, saw: impl Fn()) {
-        loop {
-            self.told.notified().await;
-            if self.seen().closed {
-                return;
-            }
-            saw();
+    /// Wakes the task that waits with this claim: there is news for it in the gate.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Waits until the locker is shut down, the backend reports an error, or it makes the first report that a
+    /// task waits for. Returns whether the locker is shut down.
+    pub(crate) async fn news(&self) -> bool {
+        self.changed.notified().await;
+        self.seen().closed
+    }
+
+    /// Since when the server has not given a usable answer, if that is so. Before the first report that is
+    /// `asked`, the time of the first request.
+    pub(crate) fn unanswered_since(&self, asked: Time) -> Option<Time> {
+        match self.seen().status.as_deref() {
+            Some(status) => status.unanswered_since,
+            None => Some(asked),
         }
     }
 
-    /// Whether another process is known to wait.
+    /// Records that no answer has come since `asked`, unless the backend has made a report.
+    pub(crate) fn report_silence(&self, asked: Time) {
+        if self.seen().status.is_none() {
+            self.report_wait(WaitStatus::unanswered(no_answer_yet(), asked));
+        }
+    }
+
+    /// Whether another process is known to wait for the lock.
     pub(crate) fn is_contended(&self) -> bool {
         self.contended_since().is_some()
     }
 
-    /// Since when.
+    /// Since when another process is known to wait.
     pub(crate) fn contended_since(&self) -> Option<Time> {
         let since = self.contended.load(Ordering::Acquire);
         (since != 0).then_some(Time::from_nanos(since))
     }
 
-    /// Another process has been known to wait since `now`, or before. A backend that knows the claim may
-    /// say so here, which wakes nobody, and otherwise by [`Notice::Contended`](crate::backend::Notice).
+    /// Records that another process waits since `now`, unless an earlier time is recorded. A backend that has
+    /// the claim at hand may call this; otherwise it sends [`Notice::Contended`](crate::backend::Notice).
     pub fn set_contended(&self, now: Time) {
         let now = now.as_nanos().max(1);
-        let _ = self.contended.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        if self.contended.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.contention.notify_waiters();
+        }
     }
 
-    /// What the server has said of its loss, if it has.
+    /// A renewal has reported that no other process waits any more.
+    pub(crate) fn clear_contended(&self) {
+        self.contended.store(0, Ordering::Release);
+    }
+
+    /// Waits until another process is known to wait.
+    pub(crate) async fn contended(&self) {
+        loop {
+            let noticed = self.contention.notified();
+            if self.is_contended() {
+                return;
+            }
+            noticed.await;
+        }
+    }
+
+    /// The loss that the server has reported, if any.
     pub(crate) fn loss(&self) -> Option<&Loss> {
         self.lost.get()
     }
@@ -552,30 +396,15 @@ impl Claim {
         let _ = self.lost.set(loss);
     }
 
-    /// Whether a local waiter with `terms` can take this claim over as it stands at the server.
-    /// Labels do not matter: to the server, the holder is the process.
-    pub(crate) fn fits(&self, terms: &Terms) -> bool {
-        self.terms.mode == terms.mode
-            && self.terms.ttl == terms.ttl
-            && self.terms.renewed == terms.renewed
-            && self.terms.fenced == terms.fenced
-            && self.terms.shared_owner.is_none()
-            && terms.shared_owner.is_none()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A token survives writing down, is 128 bits long, and shows itself to nobody who only debugs.
-    #[test]
-    fn tokens_round_trip_and_hide() {
-        let token = Token::random().unwrap();
-        assert_eq!(Token::parse(&token.expose()), Some(token));
-        assert_eq!(token.expose().len(), 32);
-        assert_eq!(format!("{token:?}"), "Token(…)");
-        assert_ne!(token, Token::random().unwrap());
-        assert_eq!(Token::parse("+0000000000000000000000000000001"), None);
+    /// Whether a local waiter with `options` can take over this claim as it is stored at the server. Labels and
+    /// reasons may differ, unless a claim is for one task only: to the server, the holder is the process.
+    pub(crate) fn is_compatible(&self, options: &ClaimOptions) -> bool {
+        !(self.options.lone || options.lone)
+            && self.options.mode == options.mode
+            && self.shared_owner().is_none()
+            && self.options.ttl == options.ttl
+            && self.options.renewed == options.renewed
+            && self.options.fenced == options.fenced
+            && self.options.numbered == options.numbered
     }
 }

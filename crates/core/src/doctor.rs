@@ -1,8 +1,8 @@
-//! What can be found out about an engine before it is relied on.
+//! Checks whether locks are safe on an engine, before a program relies on them.
 //!
-//! In: a backend, and the ttl that its locks will have. Out: [`Finding`]s, one for each check: what was
-//! tried, what was seen, what to do. What is particular to an engine is checked there
-//! ([`Backend::examine`]); here is what goes for all of them: the words, the round trip, a lock on trial.
+//! In: a backend, and the ttl of its locks. Out: one [`Finding`] per check: what was tried, what was seen,
+//! and advice. Each engine has its own checks: [`Operator::diagnose`](crate::backend::Operator::diagnose).
+//! This module has the common parts: the types, the check of the latency, and the self-test.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,54 +10,57 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::backend::{Attempt, Backend, Capabilities, Fault, Release, Renewal, Then};
-use crate::claim::{Claim, Terms, Token};
+use crate::backend::Backend;
+use crate::claim::{Claim, ClaimOptions};
+use crate::fault::Fault;
 use crate::fence::Fence;
+use crate::grant::{AfterRelease, Attempt, Capabilities, Release, Renewal};
 use crate::key::Key;
 use crate::lease::Lease;
+use crate::token::Token;
 
-/// What a check has found.
+/// The result of one check.
 ///
-/// The words are for people and may change; `check` and `verdict` are for programs and do not.
+/// The texts are for people and may change; `check` and `verdict` are for programs and stay the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Which check: `eviction`, `clock`.
+    /// The name of the check, such as `eviction` or `clock`.
     pub check: &'static str,
-    /// What was looked at: the address of a server, a directory, or the engine as a whole.
-    pub place: String,
+    /// What was checked: the address of a server, a directory, or the whole engine.
+    pub target: String,
     /// What was tried.
     pub tried: String,
     /// What was seen.
     pub seen: String,
-    /// What that means.
+    /// How serious the result is.
     pub verdict: Verdict,
-    /// What to do about it, where there is something to do.
+    /// What to do about it, if anything.
     pub advice: Option<String>,
 }
 
-/// What a finding means, from the best to the worst.
+/// How serious a finding is, from the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Nothing to do.
     Good,
-    /// It could not be found out: the server may not be asked. Neither good nor bad.
+    /// The check was not possible, for example without the rights to ask the server. Neither good nor bad.
     Unknown,
-    /// Locks work, and promise less than they could.
+    /// Locks work, but guarantee less than they could.
     Warning,
-    /// Locks do not work here, or two can hold the same one while everything runs as it is meant to.
+    /// Locks do not work here, or two holders can have the same lock without any failure.
     Unsafe,
 }
 
 impl Verdict {
-    /// The worst of all; good if there are none.
+    /// The worst verdict of all findings; `Good` if there are none.
     pub fn worst(findings: &[Finding]) -> Verdict {
         findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Good)
     }
 
-    /// The one word for it.
-    pub fn word(self) -> &'static str {
+    /// The verdict as one word: `good`, `unknown`, `warning`, `unsafe`.
+    pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Good => "good",
             Verdict::Unknown => "unknown",
@@ -69,58 +72,59 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
-/// A check of which it is not known yet how it ends.
+/// A check without a result yet.
 #[derive(Clone, Debug)]
 #[must_use = "a check says nothing until it has a verdict"]
 pub struct Check {
     name: &'static str,
-    place: String,
+    target: String,
     tried: String,
 }
 
 impl Check {
-    /// The check `name` of `place`, for which `tried` is tried.
-    pub fn new(name: &'static str, place: impl fmt::Display, tried: impl Into<String>) -> Self {
-        Check { name, place: place.to_string(), tried: tried.into() }
+    /// The check `name` of `target`; `tried` describes what it does.
+    pub fn new(name: &'static str, target: impl fmt::Display, tried: impl Into<String>) -> Self {
+        Check { name, target: target.to_string(), tried: tried.into() }
     }
 
-    /// All is well.
+    /// Ends the check with [`Verdict::Good`].
     pub fn good(self, seen: impl Into<String>) -> Finding {
         self.found(Verdict::Good, seen.into(), None)
     }
 
-    /// It could not be found out.
+    /// Ends the check with [`Verdict::Unknown`].
     pub fn unknown(self, seen: impl Into<String>) -> Finding {
         self.found(Verdict::Unknown, seen.into(), None)
     }
 
-    /// It works, and could be better.
+    /// Ends the check with [`Verdict::Warning`].
     pub fn warning(self, seen: impl Into<String>, advice: impl Into<String>) -> Finding {
         self.found(Verdict::Warning, seen.into(), Some(advice.into()))
     }
 
-    /// It is not to be relied on: [`Verdict::Unsafe`].
-    pub fn danger(self, seen: impl Into<String>, advice: impl Into<String>) -> Finding {
+    /// Ends the check with [`Verdict::Unsafe`].
+    pub fn critical(self, seen: impl Into<String>, advice: impl Into<String>) -> Finding {
         self.found(Verdict::Unsafe, seen.into(), Some(advice.into()))
     }
 
     fn found(self, verdict: Verdict, seen: String, advice: Option<String>) -> Finding {
-        let Check { name: check, place, tried } = self;
-        Finding { check, place, tried, seen, verdict, advice }
+        let Check { name: check, target, tried } = self;
+        Finding { check, target, tried, seen, verdict, advice }
     }
 }
 
-/// A renewal comes at a third of the ttl. One whose round trip takes as long as that is never in time.
+/// A ttl of fewer round trips is unsafe: a renewal is due at a third of the ttl, and its reply would be too
+/// late.
 const ROUND_TRIPS_LEAST: u32 = 3;
-/// From here on a slow server costs some of what a lock is good for: a tenth of the time between two
+/// A ttl of fewer round trips is a warning: a round trip takes more than a tenth of the time between two
 /// renewals.
 const ROUND_TRIPS_GOOD: u32 = 30;
 
-/// What round trips of these lengths mean for locks of `ttl`.
+/// Judges round trips of these lengths for locks with this ttl.
 pub fn latency(check: Check, mut trips: Vec<Duration>, ttl: Duration) -> Finding {
     trips.sort_unstable();
     let (count, middle) = (trips.len(), trips.len() / 2);
@@ -136,19 +140,20 @@ pub fn latency(check: Check, mut trips: Vec<Duration>, ttl: Duration) -> Finding
         median * ROUND_TRIPS_GOOD
     );
     match median {
-        slow if slow * ROUND_TRIPS_LEAST > ttl => check.danger(seen, advice),
+        slow if slow * ROUND_TRIPS_LEAST > ttl => check.critical(seen, advice),
         slow if slow * ROUND_TRIPS_GOOD > ttl => check.warning(seen, advice),
         _ => check.good(seen),
     }
 }
 
-/// The longest ttl on trial: if we die meanwhile, this is how long something is left.
+/// The longest ttl of the self-test: if the process dies meanwhile, its lock stays for this long.
 const TRIAL_TTL_MAX: Duration = Duration::from_secs(10);
 
-/// Takes a lock that nobody else knows of, finds it closed to another claim, renews it and gives it
-/// back. Nothing is left of it.
-pub async fn trial<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Finding {
-    let tried = "take a lock of our own, ask for it again, renew it, give it back";
+/// Acquires a lock with a random key, checks that a second claim is refused, renews the lock and releases it.
+/// Nothing is left behind. A failure is a finding with [`Verdict::Unsafe`]. If the future is dropped, the
+/// lock stays for its ttl, normally at most 10 s.
+pub async fn self_test<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Finding {
+    let tried = "acquire a lock of our own, ask for it again, renew and release it";
     let check = Check::new("lock", backend.capabilities().engine, tried);
     let clock = backend.clock();
     let start = clock.now();
@@ -157,7 +162,7 @@ pub async fn trial<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Finding {
             let took = clock.now().since(start);
             check.good(format!("granted with fence {fence}, renewed and released in {took:.1?}"))
         }
-        Err(flaw) => check.danger(flaw, "no lock can be relied on here until this is mended"),
+        Err(flaw) => check.critical(flaw, "no lock can be relied on here until this is mended"),
     }
 }
 
@@ -165,10 +170,10 @@ async fn take_and_return<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Res
     let ttl = fitting(ttl, &backend.capabilities());
     let (first, second) = claims(ttl)?;
     let lived = live_through(backend, &first, &second).await;
-    // Whatever happened, nothing is to be left.
+    // Both claims are abandoned in every case, so that nothing is left behind.
     let undone = [backend.abandon(&second).await, backend.abandon(&first).await];
     let fence = lived?;
-    undone.into_iter().collect::<Result<Vec<()>, _>>().map_err(|fault| said(&fault))?;
+    undone.into_iter().collect::<Result<Vec<()>, _>>().map_err(|fault| error_chain(&fault))?;
     Ok(fence)
 }
 
@@ -177,18 +182,20 @@ async fn live_through<B: Backend + ?Sized>(
     first: &Arc<Claim>,
     second: &Arc<Claim>,
 ) -> Result<Fence, String> {
-    let grant = match backend.try_acquire(first).await.map_err(|fault| said(&fault))? {
+    let grant = match backend.try_acquire(first).await.map_err(|fault| error_chain(&fault))? {
         Attempt::Granted(grant) => grant,
-        Attempt::Held(_) => return Err("a key that nobody can know is held by another".into()),
+        Attempt::Held(_) => return Err("a random key is held by another".into()),
     };
     let lease = Arc::new(Lease::new(first.clone(), grant, backend.clock()));
-    if let Attempt::Granted(_) = backend.try_acquire(second).await.map_err(|fault| said(&fault))? {
+    if let Attempt::Granted(_) =
+        backend.try_acquire(second).await.map_err(|fault| error_chain(&fault))?
+    {
         return Err("it was granted to two claims at a time".into());
     }
     renew(backend, &lease).await?;
-    match backend.release(&lease, Then::Free).await.map_err(|fault| said(&fault))? {
+    match backend.release(&lease, AfterRelease::Free).await.map_err(|fault| error_chain(&fault))? {
         Release::Freed => Ok(lease.fence()),
-        other => Err(format!("it could not be given back: {other:?}")),
+        other => Err(format!("it could not be released: {other:?}")),
     }
 }
 
@@ -202,29 +209,31 @@ async fn renew<B: Backend + ?Sized>(backend: &B, lease: &Arc<Lease>) -> Result<(
     match answer.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(Renewal::Renewed { .. }) => Ok(()),
         Some(Renewal::Lost(loss)) => Err(format!("it was lost at once: {loss}")),
-        Some(Renewal::Unknown(fault)) => Err(format!("it could not be renewed: {}", said(&fault))),
+        Some(Renewal::Unknown(fault)) => {
+            Err(format!("it could not be renewed: {}", error_chain(&fault)))
+        }
         None => Err("it could not be renewed: no answer".into()),
     }
 }
 
-/// The shortest time that is a ttl here and at least `ttl`, if that is not too long.
+/// Limits `ttl` to `TRIAL_TTL_MAX`, and rounds it up to a valid ttl of this engine.
 fn fitting(ttl: Duration, can: &Capabilities) -> Duration {
     let unit = can.ttl_unit.max(Duration::from_millis(1));
     let units = ttl.min(TRIAL_TTL_MAX).max(can.ttl_min).as_nanos().div_ceil(unit.as_nanos());
     unit * u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// Two on the same key.
+/// Two claims on the same key.
 fn claims(ttl: Duration) -> Result<(Arc<Claim>, Arc<Claim>), String> {
     let token = || Token::random().map_err(|error| format!("no random numbers: {error}"));
     let name = format!("tenure-doctor:{}", &token()?.digits()[..16]);
     let key = Key::new(&name).map_err(|error| error.to_string())?;
-    let claim = |token| Arc::new(Claim::new(key.clone(), token, Terms::new(ttl)));
+    let claim = |token| Arc::new(Claim::new(key.clone(), token, ClaimOptions::new(ttl)));
     Ok((claim(token()?), claim(token()?)))
 }
 
 /// A fault with its causes, in one line.
-fn said(fault: &Fault) -> String {
+fn error_chain(fault: &Fault) -> String {
     let mut line = fault.to_string();
     let mut cause = std::error::Error::source(fault);
     while let Some(next) = cause {
@@ -237,24 +246,25 @@ fn said(fault: &Fault) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Operator as _;
     use crate::memory::Memory;
 
     fn check() -> Check {
         Check::new("latency", "h:1", "PING")
     }
 
-    /// The worst finding is what counts; what could not be found out is no fault.
+    /// The worst finding counts; an unknown result is better than a warning.
     #[test]
     fn verdicts_in_order() {
         let (good, unknown) = (check().good("x"), check().unknown("x"));
-        let (warning, danger) = (check().warning("x", "y"), check().danger("x", "y"));
+        let (warning, danger) = (check().warning("x", "y"), check().critical("x", "y"));
         assert_eq!(Verdict::worst(&[]), Verdict::Good);
         assert_eq!(Verdict::worst(&[unknown.clone(), good.clone()]), Verdict::Unknown);
         assert_eq!(Verdict::worst(&[warning.clone(), unknown, good]), Verdict::Warning);
         assert_eq!(Verdict::worst(&[danger, warning]), Verdict::Unsafe);
     }
 
-    /// A round trip is judged by the ttl that it has to fit into.
+    /// A round trip is judged by its share of the ttl.
     #[test]
     fn latencies() {
         let of = |millis: u64, ttl| latency(check(), vec![Duration::from_millis(millis); 3], ttl);
@@ -276,7 +286,7 @@ mod tests {
         assert_eq!(latency(check(), vec![], second).verdict, Verdict::Unknown);
     }
 
-    /// A ttl on trial is one that the engine takes.
+    /// The ttl of the self-test is valid on the engine.
     #[test]
     fn ttls_that_fit() {
         let mut can = Capabilities::full("x");
@@ -286,11 +296,11 @@ mod tests {
         assert_eq!(fitting(Duration::from_secs(3_600), &can), TRIAL_TTL_MAX);
     }
 
-    /// A trial leaves nothing behind, and says with which fence it was granted.
+    /// The self-test leaves nothing behind, and reports the fence of its grant.
     #[tokio::test]
     async fn a_trial() {
         let memory = Memory::space("doctor-trial");
-        let found = trial(&memory, Duration::from_secs(30)).await;
+        let found = self_test(&memory, Duration::from_secs(30)).await;
         assert_eq!(found.verdict, Verdict::Good, "{found:?}");
         assert!(found.seen.starts_with("granted with fence "), "{found:?}");
         let all = crate::backend::Query::Glob("*".into());

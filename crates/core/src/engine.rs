@@ -1,40 +1,46 @@
-//! What a `Locker` and its guards share, and the work done in the background.
+//! The state that a `Locker` and its guards share, and the background work.
 //!
-//! In: leases to give back, claims to abandon, losses to tell. Out: that it happens, whoever has
-//! gone away meanwhile.
+//! In: leases to release, claims to abandon, losses to report. Out: this work is done, even if the caller is
+//! gone.
 //!
-//! The background is one thread with a runtime of its own, so that a starved or ended application
-//! runtime can neither lose a lock nor leak one. It starts with the first claim.
+//! The background is one thread with its own runtime, so that an application runtime that is starved or shut
+//! down can neither lose nor leak a lock. The thread starts with the first claim.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::backend::{
-    Backend, Capabilities, Fate, Fault, FaultKind, LockInfo, Loss, Query, Release, Renewal, Then,
-};
-use crate::claim::{Claim, Terms, Token, Tokens};
+use crate::backend::{Backend, Operator};
+use crate::claim::{Claim, ClaimOptions};
 use crate::error::Error;
+use crate::fault::{Fault, FaultKind, Loss};
 use crate::gate::{Gates, Lead};
+use crate::grant::{AfterRelease, Capabilities, Release, Renewal};
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
+use crate::mode::Mode;
 use crate::observe::Observe;
 use crate::options::Defaults;
 use crate::renewal::{self, Listener, Schedule};
-use crate::time::{Bounds, Clock, Time};
+use crate::report::{ClaimEnd, LockInfo, Query};
+use crate::sync;
+use crate::time::{Clock, Time, TimeoutWheel};
+use crate::token::{Token, Tokens};
 
-/// The longest that one call to a backend may take before it counts as unanswered. Backends have
-/// shorter time-outs of their own; this one is for those that fail to keep them.
+/// The longest time for one call to a backend before it counts as unanswered. If the backend's own time-outs
+/// are longer, the limit is a quarter more than those. It protects against backends that do not keep their
+/// time-outs.
 const CALL_BOUND: Duration = Duration::from_secs(10);
-/// The same for a look at many locks, which a backend does page by page.
-const LOOK_BOUND: Duration = Duration::from_secs(60);
-/// The pause between attempts to give something back, and its growth limit.
+/// The same for a query of many locks, which a backend does page by page.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
+/// The pause between attempts to release or abandon, and the limit of its growth.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -47,7 +53,10 @@ pub(crate) struct Engine {
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) closing: CancellationToken,
     pub(crate) observe: Observe,
-    bounds: Bounds,
+    /// The number of `Locker`s that share this engine.
+    pub(crate) lockers: AtomicUsize,
+    pub(crate) flush_deadline: Arc<FlushDeadline>,
+    bounds: TimeoutWheel,
     tokens: Tokens,
     background: OnceLock<Background>,
     starting: Mutex<()>,
@@ -61,6 +70,25 @@ struct Background {
     stop: CancellationToken,
 }
 
+/// When the waits for the background work of an engine end. `None` if there is no work to wait for.
+#[derive(Debug, Default)]
+pub(crate) struct FlushDeadline(Mutex<Option<Time>>);
+
+impl FlushDeadline {
+    /// Sets the deadline, unless an earlier wait has set it. Returns the time that is left.
+    pub(crate) fn start(&self, bound: Duration) -> Duration {
+        // Real time, also if the locks are on a manual clock: a thread is blocked.
+        let now = Clock::system().now();
+        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        until.get_or_insert(now.after(bound)).since(now)
+    }
+
+    /// No background work is left: the next wait has the full time.
+    pub(crate) fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("engine", &self.can.engine).finish_non_exhaustive()
@@ -70,9 +98,8 @@ impl fmt::Debug for Engine {
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, defaults: Defaults) -> Arc<Self> {
         let can = backend.capabilities();
-        backend.expect_ttl(defaults.plain.ttl);
         Arc::new(Engine {
-            bounds: Bounds::new(backend.clock()),
+            bounds: TimeoutWheel::new(backend.clock()),
             tokens: Tokens::default(),
             clock: backend.clock(),
             defaults: defaults.fit(&can),
@@ -82,19 +109,22 @@ impl Engine {
             schedule: Arc::default(),
             closing: CancellationToken::new(),
             observe: Observe::default(),
+            lockers: AtomicUsize::new(0),
+            flush_deadline: Arc::default(),
             background: OnceLock::new(),
             starting: Mutex::default(),
             pid: std::process::id(),
         })
     }
 
-    /// Whether this process was forked from the one that made the engine. Such a child has none of
-    /// its locks: it must neither renew nor release.
+    /// Whether this process was forked from the one that created the engine. Such a child owns none of the
+    /// parent's locks: it must neither renew nor release them.
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.pid
     }
 
-    /// Before any mutex of the gates is taken, which a thread of the parent may have held at the fork.
+    /// To be called before any mutex of the gates is locked: a thread of the parent may have held the mutex
+    /// at the fork.
     pub(crate) fn must_not_be_forked(&self, key: &Key) -> Result<(), Error> {
         match self.is_forked() {
             true => Err(Error::forked(key)),
@@ -102,12 +132,12 @@ impl Engine {
         }
     }
 
-    /// Starts the background, once. Nothing is claimed before it runs.
+    /// Starts the background thread, once. No claim is made before it runs.
     pub(crate) fn start(self: &Arc<Self>, key: &Key) -> Result<(), Error> {
         if self.background.get().is_some() {
             return Ok(());
         }
-        // One at a time: a spare thread would run a `tend` of its own.
+        // One at a time: a second thread would call `Backend::run` a second time.
         let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if self.background.get().is_none() {
             let started = Background::start(self).map_err(|error| no_thread(key, error))?;
@@ -116,7 +146,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The runtime of the background thread, for callers that have none.
+    /// The runtime of the background thread, for callers without a runtime.
     pub(crate) fn handle(self: &Arc<Self>, key: &Key) -> Result<Handle, Error> {
         self.start(key)?;
         let background = self.background.get().map(|background| background.handle.clone());
@@ -125,22 +155,48 @@ impl Engine {
 
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(background) = self.background.get() {
-            background.tasks.spawn_on(work, &background.handle);
+            sync::spawn_on(background.tasks.track_future(work), &background.handle);
         }
     }
 
-    /// Waits until nothing is left to do in the background, at most until `until`.
+    /// Waits until no background work is left, at most until `until`.
     pub(crate) async fn drained(&self, until: Time) {
         let Some(background) = self.background.get() else { return };
         background.tasks.close();
         tokio::select! {
             () = background.tasks.wait() => {}
-            () = self.clock.sleep_until(until) => {}
+            () = self.sleep_until(until) => {}
         }
         background.tasks.reopen();
     }
 
-    pub(crate) fn new_claim(&self, key: &Key, terms: Terms) -> Result<Claim, Error> {
+    /// Sleeps until `at` on the background thread, whose time is never paused, if that thread runs.
+    pub(crate) async fn sleep_until(&self, at: Time) {
+        // A sleep that is over ends at the first poll.
+        let sleeps = !self.is_forked() && self.clock.now() < at;
+        let Some(background) = self.background.get().filter(|_| sleeps) else {
+            return self.clock.sleep_until(at).await;
+        };
+        let clock = self.clock.clone();
+        let sleep = background.handle.spawn(async move { clock.sleep_until(at).await });
+        let _ = AbortOnDropHandle::new(sleep).await;
+    }
+
+    /// Returns a channel that disconnects when no background work is left; `None` if there is none now.
+    pub(crate) fn when_idle(&self) -> Option<Receiver<()>> {
+        let background = self.background.get().filter(|background| !background.tasks.is_empty())?;
+        let (done, when_done) = channel();
+        let (tasks, deadline) = (background.tasks.clone(), self.flush_deadline.clone());
+        tasks.close();
+        background.handle.spawn(async move {
+            tasks.wait().await;
+            deadline.clear();
+            drop(done);
+        });
+        Some(when_done)
+    }
+
+    pub(crate) fn new_claim(&self, key: &Key, terms: ClaimOptions) -> Result<Claim, Error> {
         let process = std::process::id();
         if process != self.pid {
             return Err(Error::forked(key));
@@ -152,7 +208,7 @@ impl Engine {
         Ok(Claim::made_by(process, key.clone(), token, terms))
     }
 
-    /// Refuses what needs a lease that another process can carry on.
+    /// Refuses operations that need a lease that another process can adopt.
     pub(crate) fn must_be_adoptable(&self, key: &Key) -> Result<(), Error> {
         match self.can.adoptable {
             true => Ok(()),
@@ -160,54 +216,56 @@ impl Engine {
         }
     }
 
-    /// Has the lease looked at when it is next due.
+    /// Schedules the lease for the time at which it is next due.
     pub(crate) fn reschedule(&self, lease: &Arc<Lease>) {
-        self.schedule.set(lease, lease.next_look());
+        self.schedule.set(lease, lease.next_due());
     }
 
-    /// The same where a new holder's options may have changed that. A look that comes too early
-    /// does no harm, so the mutex of the schedule is spared.
+    /// The same after a hand-over, because the new holder's options may make the lease due sooner. A due time
+    /// that is too early is harmless, so the mutex of the schedule is locked only if the new time is sooner.
     pub(crate) fn reschedule_if_sooner(&self, lease: &Arc<Lease>) {
-        if lease.next_look().as_nanos() < lease.due.load(Ordering::Relaxed) {
+        if lease.next_due().as_nanos() < lease.due.load(Ordering::Relaxed) {
             self.reschedule(lease);
         }
     }
 
-    /// Declares a lease lost: its holder hears it, the gate is free for the next, and what may be
-    /// left of it at the server is given back.
+    /// Declares a lease lost: its holder is notified, the gate is free for the next waiter, and the rest of
+    /// the lease at the server is released.
     pub(crate) fn lose(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
         lease.finish(Ended::Lost(loss));
-        self.deal_with_loss(lease);
+        self.handle_loss(lease);
     }
 
-    /// Does what a loss asks for, if the lease is lost and nobody has done so.
-    pub(crate) fn deal_with_loss(self: &Arc<Self>, lease: &Arc<Lease>) {
+    /// Handles a loss, if the lease is lost and its loss has not been handled yet.
+    pub(crate) fn handle_loss(self: &Arc<Self>, lease: &Arc<Lease>) {
         let Some(Ended::Lost(loss)) = lease.ended() else { return };
-        // Also if another thread is at it already: who calls must find the gate free afterwards.
+        // Also if another thread already handles the loss: the caller must find the gate free afterwards.
         self.gates.evict(self, lease, &loss);
-        if !lease.mark_dealt_with() {
+        if !lease.begin_loss_handling() {
             return;
         }
         self.schedule.remove(lease);
         match &loss {
             Loss::Expired | Loss::MaxHold => self.release_lost(lease.clone()),
-            // Whoever shuts down releases, and reports.
+            // The shutdown itself releases, and reports.
             Loss::Shutdown => {}
             Loss::Gone | Loss::Forced(_) | Loss::Session => self.abandon(lease.claim().clone()),
         }
         self.observe.lost(lease, &loss);
     }
 
-    /// The server has said that the claim at this gate is lost. If it is not held yet, that is
-    /// found when it is.
-    pub(crate) fn take_note_of_loss(self: &Arc<Self>, key: &Key) {
-        let Some((_, lease)) = self.gates.held(key) else { return };
-        if let Some(loss) = lease.claim().loss() {
-            self.lose(&lease, loss.clone());
+    /// Applies a loss that the server reported for the claim at this gate. If the claim is not granted yet,
+    /// the loss is applied when it is.
+    pub(crate) fn apply_pending_loss(self: &Arc<Self>, key: &Key) {
+        for lease in self.gates.leases_of(key) {
+            if let Some(loss) = lease.claim().loss() {
+                self.lose(&lease, loss.clone());
+            }
         }
     }
 
-    /// Undoes a claim in the background: until the server has answered, or its ttl has passed.
+    /// Abandons a claim in the background. Retries until the server has answered or the claim's ttl has
+    /// passed.
     pub(crate) fn abandon(self: &Arc<Self>, claim: Arc<Claim>) {
         let engine = self.clone();
         self.spawn(async move {
@@ -218,11 +276,11 @@ impl Engine {
         });
     }
 
-    /// Gives a lease back in the background, then lets `lead` go on.
+    /// Releases a lease in the background. After the first attempt, `lead` is passed on.
     pub(crate) fn release_in_background(
         self: Arc<Self>,
         lease: Arc<Lease>,
-        then: Then,
+        then: AfterRelease,
         lead: Option<Lead>,
     ) {
         let engine = self.clone();
@@ -237,36 +295,41 @@ impl Engine {
         });
     }
 
-    /// Gives back in the background what may be left of a lost lease.
+    /// Releases in the background what may be left of a lost lease at the server.
     fn release_lost(self: &Arc<Self>, lease: Arc<Lease>) {
         let engine = self.clone();
         self.spawn(async move {
             let until = engine.clock.now().after(lease.ttl()).max(lease.kept_until());
             engine.after_renewals(lease.ttl()).await;
-            let once = || async { engine.release(&lease, Then::Free).await.is_ok() };
+            let once = || async { engine.release(&lease, AfterRelease::Free).await.is_ok() };
             engine.repeat(until, once).await;
         });
     }
 
-    /// Waits until renewals leave time for what can wait, at most for `longest`.
+    /// Waits until no renewal is pending, at most for `longest`: this work can wait.
     async fn after_renewals(&self, longest: Duration) {
         self.bounds.within(longest, std::pin::pin!(self.schedule.spare_time())).await;
     }
 
-    /// Gives a lease back, once, within a bound.
-    pub(crate) async fn release(&self, lease: &Arc<Lease>, then: Then) -> Result<Release, Fault> {
+    /// Releases a lease: one attempt, limited in time.
+    pub(crate) async fn release(
+        &self,
+        lease: &Arc<Lease>,
+        then: AfterRelease,
+    ) -> Result<Release, Fault> {
         self.schedule.remove(lease);
         let answer = self.bounded(self.backend.release(lease, then)).await;
         self.observe.released(lease, &answer);
         answer
     }
 
-    /// Renews a lease now, on the caller's time.
+    /// Renews a lease now; the caller waits for it.
     pub(crate) async fn renew_now(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<(), Error> {
         let (key, sent) = (lease.claim().key(), self.clock.now());
         if self.is_forked() {
             return Err(Error::forked(key));
         }
+        self.clock.must_run()?;
         let trouble = Mutex::new(Some(Fault::new(FaultKind::Unknown, "no answer")));
         let answer = |_, answer: Renewal| {
             let fault = match &answer {
@@ -274,7 +337,7 @@ impl Engine {
                 Renewal::Renewed { .. } | Renewal::Lost(_) => None,
             };
             *trouble.lock().unwrap_or_else(PoisonError::into_inner) = fault;
-            self.take_answer(lease, answer, sent);
+            self.apply_renewal(lease, answer, sent);
         };
         let asked = self.backend.renew(std::slice::from_ref(lease), &answer);
         let unanswered = self
@@ -296,18 +359,21 @@ impl Engine {
         }
     }
 
-    /// Takes a renewal's answer in.
-    pub(crate) fn take_answer(self: &Arc<Self>, lease: &Arc<Lease>, answer: Renewal, sent: Time) {
+    /// Applies the reply to a renewal.
+    pub(crate) fn apply_renewal(self: &Arc<Self>, lease: &Arc<Lease>, answer: Renewal, sent: Time) {
         self.observe.renewed(lease, &answer, self.clock.now().since(sent));
         lease.renewing.store(false, Ordering::Release);
         match answer {
-            Renewal::Renewed { term, contended } => {
-                if contended {
-                    lease.claim().set_contended(self.clock.now());
+            Renewal::Renewed { validity, contended } => {
+                match (contended, lease.claim().mode()) {
+                    (true, _) => lease.claim().set_contended(self.clock.now()),
+                    // New readers of this process may share the lease again.
+                    (false, Mode::Read) => lease.claim().clear_contended(),
+                    (false, _) => {}
                 }
-                match lease.extend(term) {
+                match lease.extend(validity) {
                     true => self.reschedule(lease),
-                    false => self.deal_with_loss(lease),
+                    false => self.handle_loss(lease),
                 }
             }
             Renewal::Lost(loss) => self.lose(lease, loss),
@@ -315,32 +381,54 @@ impl Engine {
         }
     }
 
-    /// Closes the backend's connections, within a bound: what is left then goes with the process.
+    /// Closes the backend's connections, limited in time. Connections that are still open then end with the
+    /// process.
     pub(crate) async fn close(&self) {
-        self.bounds.within(CALL_BOUND, self.backend.close()).await;
+        self.bounds.within(self.call_bound(), self.backend.close()).await;
     }
 
-    /// Looks at locks, within a bound.
+    /// Queries locks, limited in time.
     pub(crate) async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
         let bound = match query {
-            Query::Key(_) => CALL_BOUND,
-            Query::Keys(_) | Query::Glob(_) => LOOK_BOUND,
+            Query::Key(_) => self.call_bound(),
+            Query::Keys(_) | Query::Glob(_) => QUERY_TIMEOUT,
         };
-        self.within(bound, self.backend.inspect(query)).await
+        self.within(bound, self.operator()?.inspect(query)).await
     }
 
-    /// How claims ended, within a bound.
-    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Fault> {
-        self.within(LOOK_BOUND, self.backend.fates(ended)).await
+    /// Asks how claims ended, limited in time.
+    pub(crate) async fn end_reasons(
+        &self,
+        ended: &[(Key, Token)],
+    ) -> Result<Vec<Option<ClaimEnd>>, Fault> {
+        self.within(QUERY_TIMEOUT, self.operator()?.end_reasons(ended)).await
     }
 
-    /// Runs one call to the backend. A backend that hangs must not hang the caller: then the answer is
-    /// unknown.
+    /// The engine's part for operators, or the fault that it has none. Refused while tokio's time is paused,
+    /// like a lock.
+    pub(crate) fn operator(&self) -> Result<&dyn Operator, Fault> {
+        if let Err(paused) = self.clock.must_run() {
+            return Err(Fault::new(FaultKind::Invalid, paused.to_string()));
+        }
+        self.backend.operator().ok_or_else(|| {
+            let engine = self.backend.capabilities().engine;
+            let why =
+                format!("the engine `{engine}:` cannot show its locks or release them by force");
+            Fault::new(FaultKind::Unsupported, why)
+        })
+    }
+
+    /// Runs one call to the backend. If the backend hangs, the caller gets an `Unknown` fault instead of
+    /// hanging.
     pub(crate) async fn bounded<T>(
         &self,
         call: impl Future<Output = Result<T, Fault>> + Unpin,
     ) -> Result<T, Fault> {
-        self.within(CALL_BOUND, call).await
+        self.within(self.call_bound(), call).await
+    }
+
+    fn call_bound(&self) -> Duration {
+        CALL_BOUND.max(self.can.call_time * 5 / 4)
     }
 
     async fn within<T>(
@@ -353,13 +441,27 @@ impl Engine {
         answer.unwrap_or_else(|| Err(unknown()))
     }
 
-    /// Repeats `attempt` with growing pauses until it succeeds or `until` has come.
+    /// Repeats `attempt` with growing pauses until it succeeds or `until` has passed.
     async fn repeat<F: Future<Output = bool>>(&self, until: Time, mut attempt: impl FnMut() -> F) {
         let mut pause = BACKOFF_MIN;
         while !attempt().await && self.clock.now() < until {
             self.clock.sleep(pause).await;
             pause = (pause * 2).min(BACKOFF_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Runs the background work on the runtime of a test, instead of a thread, and renews nothing.
+    pub(crate) fn run_background_on(&self, handle: Handle) {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let _ = self.background.set(Background { handle, tasks, stop });
+    }
+
+    /// Whether no background work is left.
+    pub(crate) fn is_background_idle(&self) -> bool {
+        self.background.get().is_none_or(|background| background.tasks.is_empty())
     }
 }
 
@@ -373,19 +475,19 @@ impl Background {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
         let (weak, until) = (Arc::downgrade(engine), stop.clone());
-        // Listening starts here and now: what is said of the first claim must not be missed.
+        // Subscribe now, so that no notice about the first claim is missed.
         let listener = Listener::new(engine);
         let work = move || runtime.block_on(renewal::supervise(weak, until, listener));
         std::thread::Builder::new().name("tenure".into()).spawn(work)?;
         let backend = engine.backend.clone();
-        handle.spawn(async move { backend.tend().await });
+        handle.spawn(async move { backend.run().await });
         Ok(Background { handle, tasks: TaskTracker::new(), stop })
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Nobody is left who could hold or wait: tasks in the background hold the engine too.
+        // No holder or waiter is left, since background tasks keep the engine alive too.
         if let Some(background) = self.background.get() {
             background.stop.cancel();
         }

@@ -1,17 +1,18 @@
-//! What can go wrong, in words for people and predicates for code.
+//! Errors: messages for people, predicates for code.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::backend::{Fault, FaultKind, Loss};
-use crate::claim::{Holder, Sight};
+use crate::fault::{Fault, FaultKind, Loss};
+use crate::holder::{Holder, WaitStatus};
 use crate::key::Key;
+use crate::mode::Mode;
 
-/// Why a call did not do what was asked.
+/// Why a call failed.
 ///
-/// Opaque: ask it with the predicates. "Held by another" is no error for `try_lock`; for a `lock`
-/// with a bound it is [`is_busy`](Self::is_busy). An answer that never came is
-/// [`is_unknown`](Self::is_unknown), and never reported as "not acquired".
+/// The type is opaque: use the predicates. "Held by another" is not an error of `try_lock`; for a `lock` with
+/// a limit on waiting it is [`is_busy`](Self::is_busy). If the engine did not answer, the error
+/// [`is_unknown`](Self::is_unknown); it is never reported as "not acquired".
 ///
 /// ```
 /// # tokio_test(async {
@@ -33,12 +34,12 @@ pub struct Error(Box<Why>);
 
 #[derive(Clone, Debug)]
 enum Why {
-    Busy { key: Key, waited: Waited, holder: Option<Holder> },
+    Busy { key: Key, waited: Waited, holder: Option<Holder>, wanted: Mode },
     Cancelled { key: Key, waited: Duration },
     Closed { key: Option<Key> },
     AlreadyHeld { key: Key, by: HeldBy },
     NotHeld { key: Key },
-    Lost { key: Key, loss: Loss },
+    Lost { key: Key, loss: Loss, late: bool },
     TooLate { key: Key, ttl: Duration, took: Duration },
     Forked { key: Key },
     InBackground { what: &'static str },
@@ -46,7 +47,7 @@ enum Why {
     Backend { key: Option<Key>, fault: Fault },
 }
 
-/// How a wait was bounded that came to nothing.
+/// The limit of a wait that ended without the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     Not,
@@ -59,16 +60,29 @@ pub(crate) enum Waited {
 pub(crate) enum HeldBy {
     ThisOwner,
     ThisProcess,
+    /// By this owner, in a mode that the new request does not fit into.
+    OtherMode {
+        held: &'static str,
+        wanted: &'static str,
+    },
 }
 
 impl Error {
     pub(crate) fn busy(key: &Key, waited: Waited, holder: Option<Holder>) -> Self {
-        Why::Busy { key: key.clone(), waited, holder }.into()
+        Why::Busy { key: key.clone(), waited, holder, wanted: Mode::Exclusive }.into()
     }
 
-    /// An attempt that was not granted: another holds the lock, or the server could not say.
-    pub(crate) fn at_once(key: &Key, sight: Sight) -> Self {
-        match sight.trouble {
+    /// Records how the key was asked for.
+    pub(crate) fn for_mode(mut self, mode: &Mode) -> Self {
+        if let Why::Busy { wanted, .. } = &mut *self.0 {
+            wanted.clone_from(mode);
+        }
+        self
+    }
+
+    /// The error of one attempt without a grant: another holds the lock, or the server gave no answer.
+    pub(crate) fn at_once(key: &Key, sight: WaitStatus) -> Self {
+        match sight.fault {
             Some(fault) => Error::backend(Some(key), fault),
             None => Error::busy(key, Waited::Not, sight.holder),
         }
@@ -91,7 +105,15 @@ impl Error {
     }
 
     pub(crate) fn lost(key: &Key, loss: Loss) -> Self {
-        Why::Lost { key: key.clone(), loss }.into()
+        Why::Lost { key: key.clone(), loss, late: false }.into()
+    }
+
+    /// The same loss, found after the body under the lock had succeeded.
+    pub(crate) fn found_late(mut self) -> Self {
+        if let Why::Lost { late, .. } = &mut *self.0 {
+            *late = true;
+        }
+        self
     }
 
     pub(crate) fn too_late(key: &Key, ttl: Duration, took: Duration) -> Self {
@@ -115,22 +137,22 @@ impl Error {
         Why::Backend { key: key.cloned(), fault }.into()
     }
 
-    /// A value that was given makes no sense. The message names the value and what is allowed.
+    /// An error for a value that is not valid. The message names the value and what is allowed.
     pub fn invalid(message: impl Into<String>) -> Self {
         Why::Invalid { message: message.into() }.into()
     }
 
-    /// Not acquired: another holds the lock, and the bound on waiting or attempts was reached.
+    /// Not acquired: another holds the lock, and the limit on waiting or on attempts was reached.
     pub fn is_busy(&self) -> bool {
         matches!(*self.0, Why::Busy { .. })
     }
 
-    /// Not acquired within a bounded wait; also [`is_busy`](Self::is_busy).
+    /// Not acquired within a limited wait; [`is_busy`](Self::is_busy) is `true` too.
     pub fn is_timeout(&self) -> bool {
         matches!(*self.0, Why::Busy { waited: Waited::For { .. }, .. })
     }
 
-    /// The future given to `cancel_on` ended the wait.
+    /// The future given to `cancel_on` completed and ended the wait.
     pub fn is_cancelled(&self) -> bool {
         matches!(*self.0, Why::Cancelled { .. })
     }
@@ -140,12 +162,12 @@ impl Error {
         matches!(*self.0, Why::Closed { .. })
     }
 
-    /// This process holds the lock already, and waiting for it was not wanted or would never end.
+    /// This process holds the lock already, and the request was not to wait for it or to re-enter.
     pub fn is_already_held(&self) -> bool {
         matches!(*self.0, Why::AlreadyHeld { .. })
     }
 
-    /// There is nothing here to release.
+    /// There is no detached lock of this key to release.
     pub fn is_not_held(&self) -> bool {
         matches!(*self.0, Why::NotHeld { .. })
     }
@@ -155,24 +177,31 @@ impl Error {
         matches!(*self.0, Why::Lost { .. })
     }
 
-    /// A value that was given makes no sense.
+    /// The lock was lost, and this was found only after the body of [`run`](crate::LockRequest::run) or `#[lock]` had
+    /// succeeded: its work is done, and another holder may have worked at the same time. Do not repeat the work
+    /// without a check. [`is_lost`](Self::is_lost) is `true` too.
+    pub fn is_late_loss(&self) -> bool {
+        matches!(*self.0, Why::Lost { late: true, .. })
+    }
+
+    /// A key, an option or a setting is not valid, or a blocking call was made on a worker thread of an async
+    /// runtime.
     pub fn is_invalid(&self) -> bool {
         matches!(*self.0, Why::Invalid { .. } | Why::InBackground { .. })
             || self.fault_is(FaultKind::Invalid)
     }
 
-    /// The engine could not be asked, or a grant took longer than its ttl. It may work later.
+    /// The engine could not be reached, or a grant took longer than its ttl. A retry may succeed.
     pub fn is_unavailable(&self) -> bool {
         matches!(*self.0, Why::TooLate { .. }) || self.fault_is(FaultKind::Unavailable)
     }
 
-    /// The engine was asked and did not answer: it may have been done. What is left of it is
-    /// undone in the background.
+    /// The engine did not answer: the request may have been done. If it was, it is undone in the background.
     pub fn is_unknown(&self) -> bool {
         self.fault_is(FaultKind::Unknown)
     }
 
-    /// The engine said no for good: missing rights, a full disk, a corrupt count.
+    /// The engine refused permanently: missing rights, a full disk, a corrupt counter.
     pub fn is_refused(&self) -> bool {
         self.fault_is(FaultKind::Refused)
     }
@@ -186,7 +215,7 @@ impl Error {
         self.fault().is_some_and(|fault| fault.kind() == kind)
     }
 
-    /// What the engine itself said, where it was the engine.
+    /// The fault of the engine, if the error is from the engine.
     pub fn fault(&self) -> Option<&Fault> {
         match &*self.0 {
             Why::Backend { fault, .. } => Some(fault),
@@ -194,7 +223,7 @@ impl Error {
         }
     }
 
-    /// The lock it is about.
+    /// The key of the lock, if the error is about one.
     pub fn key(&self) -> Option<&Key> {
         match &*self.0 {
             Why::Busy { key, .. }
@@ -209,7 +238,7 @@ impl Error {
         }
     }
 
-    /// Who held the lock, where that was seen.
+    /// Who held the lock, if it is known.
     pub fn holder(&self) -> Option<&Holder> {
         match &*self.0 {
             Why::Busy { holder, .. } => holder.as_ref(),
@@ -217,7 +246,16 @@ impl Error {
         }
     }
 
-    /// How long the call waited before it gave up.
+    /// How the key was asked for, if the error [is busy](Self::is_busy): a web service can respond to a semaphore
+    /// without a free permit in another way than to a lock that is held.
+    pub fn wanted(&self) -> Option<&Mode> {
+        match &*self.0 {
+            Why::Busy { wanted, .. } => Some(wanted),
+            _ => None,
+        }
+    }
+
+    /// How long the call waited before it failed.
     pub fn waited(&self) -> Option<Duration> {
         match &*self.0 {
             Why::Busy { waited: Waited::Not, .. } => Some(Duration::ZERO),
@@ -230,7 +268,7 @@ impl Error {
         }
     }
 
-    /// Why it was lost, if it was.
+    /// Why the lock was lost, if it was.
     pub fn loss(&self) -> Option<&Loss> {
         match &*self.0 {
             Why::Lost { loss, .. } => Some(loss),
@@ -239,7 +277,7 @@ impl Error {
     }
 }
 
-/// Enough of a value to recognise it.
+/// The start of a value, long enough to recognise it.
 fn shorten(name: &str) -> String {
     const SHOWN: usize = 60;
     match name.char_indices().nth(SHOWN) {
@@ -254,7 +292,7 @@ impl From<Why> for Error {
     }
 }
 
-/// What kept a backend from being made, where no lock was asked for yet.
+/// The error of opening a backend, where no key is known yet.
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         Error::backend(None, fault)
@@ -270,9 +308,11 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Why::Busy { key, waited, holder } => {
+            Why::Busy { key, waited, holder, .. } => {
                 write!(f, "lock `{key}` not acquired{waited}")?;
-                holder.as_ref().map_or(Ok(()), |holder| write!(f, ": held by `{holder}`"))
+                holder
+                    .as_ref()
+                    .map_or(Ok(()), |holder| write!(f, ": held by {}", holder.in_words()))
             }
             Why::Cancelled { key, waited } => {
                 write!(f, "lock `{key}` not acquired: the wait was cancelled after {waited:.1?}")
@@ -285,8 +325,18 @@ impl fmt::Display for Error {
             Why::AlreadyHeld { key, by: HeldBy::ThisProcess } => {
                 write!(f, "lock `{key}` is already held in this process")
             }
+            Why::AlreadyHeld { key, by: HeldBy::OtherMode { held, wanted } } => {
+                write!(
+                    f,
+                    "lock `{key}` is held as {held} by this owner, and asked for as {wanted}: it would wait \
+                     for itself; release it first, or ask for {wanted} from the start"
+                )
+            }
             Why::NotHeld { key } => write!(f, "lock `{key}` is not held here"),
-            Why::Lost { key, loss } => write!(f, "lock `{key}` was lost: {loss}"),
+            Why::Lost { key, loss, late } => {
+                write!(f, "lock `{key}` was lost: {loss}")?;
+                if *late { f.write_str("; the work under it was done") } else { Ok(()) }
+            }
             Why::TooLate { key, ttl, took } => {
                 write!(
                     f,
@@ -299,7 +349,8 @@ impl fmt::Display for Error {
             Why::InBackground { what } => {
                 write!(
                     f,
-                    "`{what}` would block the async runtime it was called in; use `tenure::Locker` there"
+                    "`{what}` would block a worker thread of the async runtime; use `tenure::Locker` there, or \
+                     call it in `spawn_blocking`"
                 )
             }
             Why::Invalid { message } => f.write_str(message),
@@ -336,7 +387,7 @@ impl fmt::Display for Waited {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
-            // The fault's own words are in our message.
+            // The fault's own message is part of ours, so its source is the next in the chain.
             Why::Backend { fault, .. } => fault.source(),
             _ => None,
         }
@@ -346,7 +397,7 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::Client;
+    use crate::holder::Process;
 
     fn key() -> Key {
         Key::new("order:42").unwrap()
@@ -354,8 +405,12 @@ mod tests {
 
     fn holder() -> Holder {
         let client =
-            Client { host: "ci-7".into(), pid: 812, user: "deploy".into(), program: "api".into() };
-        Holder { client: Some(client), ..Holder::unknown() }
+            Process { host: "ci-7".into(), pid: 812, user: "deploy".into(), program: "api".into() };
+        Holder { process: Some(client), ..Holder::unknown() }
+    }
+
+    fn permits(permits: u32) -> Holder {
+        Holder { mode: Some(Mode::Permits { permits, capacity: 4 }), ..holder() }
     }
 
     /// Every message, in full.
@@ -379,6 +434,22 @@ mod tests {
                 Error::cancelled(&key(), Duration::from_millis(1200)),
                 "lock `order:42` not acquired: the wait was cancelled after 1.2s",
             ),
+            (
+                Error::busy(
+                    &key(),
+                    Waited::Not,
+                    Some(Holder { mode: Some(Mode::Read), ..holder() }),
+                ),
+                "lock `order:42` not acquired: held by `deploy@ci-7/812` as a reader",
+            ),
+            (
+                Error::busy(&key(), in_time, Some(permits(1))),
+                "lock `order:42` not acquired within 5s: held by `deploy@ci-7/812` with 1 of 4 permits",
+            ),
+            (
+                Error::busy(&key(), Waited::Not, Some(permits(3))),
+                "lock `order:42` not acquired: held by `deploy@ci-7/812` with 3 of 4 permits",
+            ),
             (Error::closed(Some(&key())), "lock `order:42`: the locker is shut down"),
             (Error::closed(None), "the locker is shut down"),
             (
@@ -393,6 +464,10 @@ mod tests {
             (
                 Error::lost(&key(), Loss::Expired),
                 "lock `order:42` was lost: no renewal was confirmed in time",
+            ),
+            (
+                Error::lost(&key(), Loss::Expired).found_late(),
+                "lock `order:42` was lost: no renewal was confirmed in time; the work under it was done",
             ),
             (
                 Error::lost(&key(), Loss::Gone),
@@ -441,7 +516,8 @@ mod tests {
             ),
             (
                 Error::blocking_inside_runtime("lock"),
-                "`lock` would block the async runtime it was called in; use `tenure::Locker` there",
+                "`lock` would block a worker thread of the async runtime; use `tenure::Locker` there, or call it in \
+                 `spawn_blocking`",
             ),
         ];
         for (error, message) in cases {
@@ -449,7 +525,7 @@ mod tests {
         }
     }
 
-    /// A message never repeats its source, and the source is there.
+    /// A message does not repeat its source, and `source` returns it.
     #[test]
     fn causes_are_sources() {
         let fault = Fault::new(FaultKind::Refused, "cannot write `a.json`");

@@ -1,7 +1,7 @@
-//! Patterns for looking at many locks: `*` any run, `?` one character, `[abc]` one of them,
-//! `[a-z]` a range, `[^a]` none of them, `\x` the character itself. The patterns of Redis' `KEYS`.
+//! Patterns that select many locks: `*` any characters, `?` one character, `[abc]` one of these, `[a-z]` a
+//! range, `[^a]` any other character, `\x` the character itself. These are the patterns of Redis' `KEYS`.
 
-/// Whether `name` matches `pattern`, as a whole.
+/// Whether `pattern` matches the whole `name`.
 ///
 /// ```
 /// use tenure::glob::matches;
@@ -12,7 +12,7 @@
 pub fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
-    // Where to go on if what follows the last star does not fit here: one character further.
+    // Where to resume if the part after the last star does not match here: one character further.
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         if pattern.get(p) == Some(&'*') {
@@ -29,7 +29,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// How much of the pattern's front matches the one character `c`.
+/// How many characters of the pattern's front match the one character `c`; `None` if it does not match.
 fn one(pattern: &[char], c: char) -> Option<usize> {
     match pattern {
         ['?', ..] => Some(1),
@@ -40,7 +40,7 @@ fn one(pattern: &[char], c: char) -> Option<usize> {
     }
 }
 
-/// The same for what follows a `[`. A class that is never closed matches nothing.
+/// The same for the part after a `[`. A class without an end matches nothing.
 fn class(rest: &[char], c: char) -> Option<usize> {
     let negated = rest.first() == Some(&'^');
     let start = usize::from(negated);
@@ -61,7 +61,7 @@ fn contains(members: &[char], c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// Every form of pattern, matching and not.
+    /// Every form of pattern, matching and not matching.
     #[test]
     fn patterns() {
         let yes = [

@@ -1,38 +1,42 @@
-//! What the caller holds: a guard, and what can be made of it.
+//! A held lock in the caller's hands: `Guard`, and the views and exports made from it.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{FaultKind, Loss, Release};
-use crate::claim::Token;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::fault::{FaultKind, Loss};
 use crate::fence::Fence;
-use crate::gate::{Departure, Hold, Parting};
+use crate::gate::{Hold, LocalRelease, Member, PendingRelease};
+use crate::grant::Release;
 use crate::key::Key;
 use crate::lease::{Ended, Lease};
-use crate::request::Ask;
+use crate::mode::{Exclusive, HeldMode, Permits, Shared};
+use crate::request::Request;
 use crate::time::Time;
+use crate::token::Token;
 
-/// What a release came to.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The lock is free, or the next one's. Where the next one is a task of the same process, nobody was
-    /// asked: a loss that this process had not heard of is not found.
+    /// The lock is free, or the next waiter has it. If that waiter is a task of the same process, the lock
+    /// was handed over in memory without a request: a loss that this process does not know of yet is not
+    /// detected.
     Freed,
-    /// The owner holds it so many times more.
+    /// The owner still holds the lock this many times.
     StillHeld(u32),
 }
 
-/// A held lock. Dropping it releases the lock in the background;
-/// [`release`](Self::release) does so now and says whether it was still yours.
+/// A held lock. Dropping the guard releases the lock in the background; [`release`](Self::release) releases
+/// it now and reports whether it was still held.
 ///
-/// The guard proves that the lock *was* granted, not that it *is* held: a paused process can
-/// outlive its lease. Give [`fence`](Self::fence) to the resource, and watch [`lost`](Self::lost).
+/// The guard proves that the lock *was* granted, not that it *is* held: a paused process can outlive its
+/// lease. Pass [`fence`](Self::fence) to the resource, and watch [`lost`](Self::lost).
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -52,8 +56,10 @@ pub enum Released {
 /// `let _ = locker.lock(k).await?;` releases the lock at once, and `if locker.try_lock(k).await?.is_some()`
 /// releases it before its block runs. Give the guard a name: `let _guard = …`, `if let Some(_guard) = …`.
 ///
-/// A dropped guard is released by a background thread. At the end of `main` the process may end before that,
-/// and the lock then stays for its ttl. Release the guard, or shut the locker down:
+/// The lock of a dropped guard is released by a background thread. The drop of the last
+/// [`Locker`](crate::Locker) waits for that thread, for half a second at most and [not in every
+/// case](crate::Locker#the-end-of-the-program); otherwise the lock stays for its ttl. To be sure, release the
+/// guard, or shut down the locker:
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -67,96 +73,145 @@ pub enum Released {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "if unused, the lock is released at once"]
-pub struct Guard {
+pub struct Guard<M: HeldMode = Exclusive> {
     hold: Hold,
+    mode: PhantomData<M>,
 }
 
-impl Guard {
-    pub(crate) fn new(hold: Hold, ask: &Ask) -> Self {
-        hold.lease.keep_at_least(ask.options.at_least);
-        Guard { hold }
+/// A key that is held together with other readers; see [`Locker::read`](crate::Locker::read).
+///
+/// It cannot be detached or exported, because a key with several holders would not say which one is meant. It can be
+/// moved to another task or stored.
+///
+/// ```compile_fail
+/// # async fn detaches(reader: tenure::ReadGuard) {
+/// reader.detach();
+/// # }
+/// ```
+pub type ReadGuard = Guard<Shared>;
+
+/// One or more permits of a semaphore; see [`Locker::semaphore`](crate::Locker::semaphore). Like a
+/// [`ReadGuard`], it cannot be detached or exported.
+pub type Permit = Guard<Permits>;
+
+impl<M: HeldMode> Guard<M> {
+    pub(crate) fn new(hold: Hold, ask: &Request) -> Self {
+        hold.lease.keep_min_hold(ask.options.min_hold);
+        Guard { hold, mode: PhantomData }
     }
 
-    /// What is locked.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.hold.engine
+    }
+
+    /// The key that is locked.
     pub fn key(&self) -> &Key {
         self.hold.lease.claim().key()
     }
 
-    /// The number of this grant, higher than that of every grant of this key before.
+    /// The fence of this grant: higher than that of every earlier grant of the key. [`Fence::NONE`] without
+    /// fencing.
     pub fn fence(&self) -> Fence {
         self.hold.fence
     }
 
-    /// How many times the owner held the lock when it got this guard, this one included.
+    /// How many times the owner held the lock when this guard was acquired, this guard included.
     pub fn depth(&self) -> u32 {
         self.hold.depth
     }
 
-    /// Whether the lock may be relied on. Asks the clock, not the server. False in a forked child.
+    /// Whether the lock can be relied on. Reads the clock and sends no request. `false` in a forked child.
     pub fn is_held(&self) -> bool {
         self.hold.is_valid()
     }
 
-    /// How much of the lease is left; decades where it has no end of its own.
+    /// How much of the lease remains; decades on an engine whose leases do not expire.
     pub fn remaining(&self) -> Duration {
         self.hold.lease.remaining()
     }
 
-    /// Until when the lock may be relied on, if it is not renewed.
+    /// Until when the lock can be relied on, if it is not renewed.
     pub fn valid_until(&self) -> Time {
         self.hold.lease.valid_until()
     }
 
-    /// Waits until the lock is lost, and says why. Needs nobody else to be awake: it has its own
-    /// timer, and the clock it looks at counts suspend.
+    /// Waits until the lock is lost, and returns why. It has its own timer and depends on no other task; the
+    /// clock includes the time that the machine is suspended.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does nothing.
+    /// Dropping the future has no effect.
     pub async fn lost(&self) -> Loss {
         self.held().ended().await.unwrap_or(Loss::Gone)
     }
 
-    /// Waits until less than `before` of the lease is left: a warning *before* the loss.
-    pub async fn endangered(&self, before: Duration) {
-        self.hold.lease.wait_endangered(before).await;
+    /// Waits until less than `before` of the lease remains, or the lease has ended: a warning *before* the
+    /// loss. Dropping the future has no effect.
+    pub async fn expiring(&self, before: Duration) {
+        self.hold.lease.wait_expiring(before).await;
+    }
+
+    /// Waits until another process is known to wait for the key: a long reader can give way to a writer. For a
+    /// reader and a permit, another task of this process counts too. Dropping the future has no effect.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let (one, other) = (Locker::new(Memory::space("c")), Locker::new(Memory::space("c")));
+    /// let reader = one.read("report").await?;
+    /// let writer = other.write("report").into_future();
+    /// let gives_way = async {
+    ///     reader.contended().await;
+    ///     reader.release().await
+    /// };
+    /// let (written, read) = tokio::join!(writer, gives_way);
+    /// # written?; read?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn contended(&self) {
+        self.hold.engine.gates.watch_contention(&self.hold);
+        self.hold.lease.claim().contended().await;
     }
 
     /// Renews the lease now.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) if it is not ours any more, or what kept the engine from answering;
-    /// then the lock is held as long as the clock says.
+    /// [`is_lost`](Error::is_lost) if the lock is no longer held. On another error of the engine the lock is
+    /// still held until [`valid_until`](Self::valid_until), and is renewed in the background as before.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lease may or may not have been renewed.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.hold.must_be_ours()?;
-        if !self.is_held() {
-            return Err(self.hold.lost_error());
-        }
-        self.hold.engine.renew_now(&self.hold.lease).await
+        self.hold.renew().await
     }
 
-    /// The same view without the right to release, for whoever works under the lock.
+    /// A view of this lock without the right to release it, for the code that works under the lock.
     pub fn held(&self) -> Held {
         self.hold.view()
     }
 
-    /// Gives the lock back.
+    /// Releases the lock, and waits for the reply of the engine.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) if it had been lost: somebody else may have held it meanwhile.
-    /// [`is_unknown`](Error::is_unknown) or [`is_unavailable`](Error::is_unavailable) if the engine did
-    /// not answer; it is asked again in the background until the ttl has passed.
+    /// [`is_lost`](Error::is_lost) if the lock had been lost: another holder may have had it meanwhile.
+    /// [`is_unknown`](Error::is_unknown) or [`is_unavailable`](Error::is_unavailable) if the engine did not
+    /// answer; the release is then retried in the background until the ttl has passed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the rest to the background.
+    /// If the future is dropped, the release continues in the background.
     pub async fn release(self) -> Result<Released, Error> {
         release(self.hold).await
     }
+}
 
-    /// Lets go of the guard without ending the hold: the `Locker` goes on renewing it until
+impl Guard {
+    /// Gives up the guard without releasing the lock: the `Locker` renews it until
     /// [`Locker::release`](crate::Locker::release) is called with its key.
     pub fn detach(self) -> Detached {
         if self.hold.must_be_ours().is_ok() {
@@ -166,7 +221,20 @@ impl Guard {
     }
 }
 
-impl fmt::Debug for Guard {
+impl Guard<Permits> {
+    /// How many permits these are.
+    pub fn num_permits(&self) -> u32 {
+        self.hold.lease.claim().mode().permits()
+    }
+
+    /// The number of a [numbered](crate::LockRequest::numbered) permit, below the capacity. No other holder has the
+    /// same number at the same time, and the fences of a number rise: a resource can keep one fence per slot.
+    pub fn slot(&self) -> Option<u32> {
+        self.hold.lease.slot()
+    }
+}
+
+impl<M: HeldMode> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Guard");
         shown.field("key", self.key()).field("fence", &self.fence().get());
@@ -174,46 +242,48 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Ends a hold and tells the server if it was the last.
+/// Ends a hold, and sends the release to the server if it was the last one.
 pub(crate) async fn release(mut hold: Hold) -> Result<Released, Error> {
     hold.must_be_ours()?;
-    // Before it is the next one's.
+    // Read before the lease is handed to the next holder, who replaces its owner.
     let owner = hold.lease.owner();
-    let parting = hold.part();
+    let parting = hold.release_local();
     let Hold { engine, lease, .. } = &hold;
     let departure = match parting {
-        Parting::StillHeld(count) => return Ok(Released::StillHeld(count)),
-        Parting::HandedOver => {
+        LocalRelease::StillHeld(count) => return Ok(Released::StillHeld(count)),
+        LocalRelease::OthersRead => return Ok(Released::Freed),
+        LocalRelease::HandedOver => {
             engine.observe.handed_over(lease, owner);
             return Ok(Released::Freed);
         }
-        Parting::Lost(lease, loss) => {
-            engine.deal_with_loss(&lease);
+        LocalRelease::Lost(lease, loss) => {
+            engine.handle_loss(&lease);
             return Err(Error::lost(lease.claim().key(), loss));
         }
-        Parting::Depart(departure) => departure,
+        LocalRelease::Depart(departure) => departure,
     };
-    // Boxed, so that a release that only hands over in memory is small.
+    // Boxed, to keep the future small for a release that only hands over in memory.
     Box::pin(depart(engine, lease, departure)).await
 }
 
 async fn depart(
     engine: &Arc<Engine>,
     lease: &Arc<Lease>,
-    departure: Departure,
+    departure: PendingRelease,
 ) -> Result<Released, Error> {
     let key = lease.claim().key();
     match engine.release(lease, departure.then()).await {
         Ok(answer) => {
-            departure.done();
             if answer == Release::NotHeld {
                 engine.observe.lost(lease, &Loss::Gone);
+                engine.observe.count_loss(departure.ask(), &Loss::Gone);
             }
-            told(key, answer)
+            departure.done();
+            released_or_lost(key, answer)
         }
         Err(fault) => {
-            // Dropped undone, it is asked again in the background. What the server refuses for
-            // good, it will refuse again.
+            // If `departure` is dropped without `done`, the release is retried in the background. A refusal
+            // is permanent, so there is nothing to retry.
             if fault.kind() == FaultKind::Refused {
                 departure.done();
             }
@@ -222,7 +292,7 @@ async fn depart(
     }
 }
 
-fn told(key: &Key, answer: Release) -> Result<Released, Error> {
+fn released_or_lost(key: &Key, answer: Release) -> Result<Released, Error> {
     match answer {
         Release::Freed => Ok(Released::Freed),
         Release::StillHeld(count) => Ok(Released::StillHeld(count)),
@@ -231,163 +301,195 @@ fn told(key: &Key, answer: Release) -> Result<Released, Error> {
 }
 
 impl Hold {
-    fn view(&self) -> Held {
-        Held { lease: self.lease.clone(), serial: self.serial, fence: self.fence }
+    /// Renews the lease now, if the hold is still valid.
+    pub(crate) async fn renew(&self) -> Result<(), Error> {
+        self.must_be_ours()?;
+        if !self.is_valid() {
+            return Err(self.lost_error());
+        }
+        self.engine.renew_now(&self.lease).await
+    }
+
+    pub(crate) fn view(&self) -> Held {
+        let (lease, member) = (self.lease.clone(), self.member.clone());
+        Held { lease, serial: self.serial, fence: self.fence, member }
     }
 }
 
-/// A view of a held lock, for whoever works under it. Cheap to clone; cannot release.
+/// A view of a held lock, for the code that works under it. Cheap to clone; cannot release the lock.
 #[derive(Clone, Debug)]
 pub struct Held {
-    lease: Arc<Lease>,
+    pub(crate) lease: Arc<Lease>,
     serial: u64,
     fence: Fence,
+    member: Option<Arc<Member>>,
 }
 
 impl Held {
-    /// What is locked.
+    /// The key that is locked.
     pub fn key(&self) -> &Key {
         self.lease.claim().key()
     }
 
-    /// The number of this grant.
+    /// The fence of this grant.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// Whether the lock may be relied on. False after a release, too.
+    /// The number of a [numbered](crate::LockRequest::numbered) permit, as [`Guard::slot`] returns it; `None` for
+    /// every other lock.
+    pub fn slot(&self) -> Option<u32> {
+        self.lease.slot()
+    }
+
+    /// Whether the lock can be relied on. Also `false` after a release.
     pub fn is_held(&self) -> bool {
         self.is_ours() && self.lease.is_valid()
     }
 
-    /// How much of the lease is left.
+    /// How much of the lease remains; zero after a release or a loss.
     pub fn remaining(&self) -> Duration {
         if self.is_ours() { self.lease.remaining() } else { Duration::ZERO }
     }
 
-    /// Waits until the lock is not held any more: `Some` loss, or `None` if it was released.
+    /// Waits until the lock is no longer held: `Some` with the loss, or `None` if it was released. Dropping
+    /// the future has no effect.
     pub async fn ended(&self) -> Option<Loss> {
-        // The lease wakes us when it ends, and when it goes to another task of this process.
+        // The lease notifies us when it ends, and when it is handed to another task of this process.
         loop {
-            let changed = self.lease.changed();
+            let (changed, left) =
+                (self.lease.changed(), self.member.as_ref().map(|it| it.changed()));
             if !self.is_ours() {
                 return None;
             }
             match self.lease.ended() {
                 Some(Ended::Lost(loss)) => return Some(loss),
                 Some(Ended::Released) => return None,
-                None => changed.await,
+                None => match left {
+                    None => changed.await,
+                    Some(left) => tokio::select! {
+                        () = changed => {}
+                        () = left => {}
+                    },
+                },
             }
         }
     }
 
     fn is_ours(&self) -> bool {
-        !self.lease.is_forked() && self.lease.holder() == self.serial
+        !self.lease.is_forked()
+            && self.lease.holder() == self.serial
+            && self.member.as_ref().is_none_or(|member| !member.has_ended())
     }
 }
 
-/// A lock that outlives its guard: renewed by its `Locker`, released by key.
+/// A lock without a guard: its `Locker` renews it, and releases it by key. Dropping this value has no effect.
 #[derive(Debug)]
 pub struct Detached {
-    /// Only to know it by: it has been left to the `Locker`.
+    /// Only identifies the hold; the `Locker` has the right to release it.
     hold: Hold,
 }
 
 impl Detached {
-    /// What is locked.
+    /// The key that is locked.
     pub fn key(&self) -> &Key {
         self.hold.lease.claim().key()
     }
 
-    /// The number of this grant.
+    /// The fence of this grant.
     pub fn fence(&self) -> Fence {
         self.hold.fence
     }
 
-    /// Writes the lease down for [`Locker::adopt`](crate::Locker::adopt) in another process. This process
-    /// stops renewing it, so it must be adopted before its ttl has passed, and once: whoever adopts
-    /// the same paper holds the same lease.
+    /// Exports the lock for [`Locker::adopt`](crate::Locker::adopt) in another process. This process stops
+    /// renewing it, so it must be adopted before its ttl has passed. Adopt it only once: two processes that
+    /// adopt the same export hold the same lock.
     ///
     /// # Errors
     ///
-    /// [`is_unsupported`](Error::is_unsupported) where a lock ends with its process,
+    /// [`is_unsupported`](Error::is_unsupported) on an engine where a lock ends with its process,
     /// [`is_lost`](Error::is_lost) if it is lost already, [`is_invalid`](Error::is_invalid) if the owner
-    /// holds it more than once. In each case it stays as it is.
-    pub async fn write_down(self) -> Result<WrittenLease, Error> {
+    /// holds it more than once, and errors of the engine. After an error the lock stays detached.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock may stay detached; release it with
+    /// [`Locker::release`](crate::Locker::release).
+    pub async fn export(self) -> Result<ExportedLease, Error> {
         let Hold { engine, lease, fence, .. } = &self.hold;
         self.hold.must_be_ours()?;
         engine.must_be_adoptable(self.key())?;
-        engine.gates.may_carry_away(&self.hold)?;
-        let let_go = engine.bounded(engine.backend.let_go(lease)).await;
-        let_go.map_err(|fault| Error::backend(Some(self.key()), fault))?;
-        drop(engine.gates.carry_away(&self.hold)?);
+        engine.gates.may_export(&self.hold)?;
+        let relinquished = engine.bounded(engine.backend.relinquish(lease)).await;
+        relinquished.map_err(|fault| Error::backend(Some(self.key()), fault))?;
+        drop(engine.gates.export(&self.hold)?);
         engine.schedule.remove(lease);
         let (key, token) = (self.key().to_string(), lease.claim().token());
-        Ok(WrittenLease { key, token, fence: *fence, ttl: lease.ttl() })
+        Ok(ExportedLease { key, token, fence: *fence, ttl: lease.ttl() })
     }
 }
 
-/// A lease on paper: what another process needs to carry it on. Holds the token, so keep it secret.
+/// An exported lock: all that another process needs to adopt it. Contains the token, so keep it secret.
 ///
-/// Its text is one line of JSON.
+/// Its text form is one line of JSON.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure::{Locker, Memory, WrittenLease};
+/// use tenure::{Locker, Memory, ExportedLease};
 ///
 /// let (here, there) = (Locker::new(Memory::space("w")), Locker::new(Memory::space("w")));
-/// let paper = here.lock("order:42").await?.detach().write_down().await?.to_string();
+/// let paper = here.lock("order:42").await?.detach().export().await?.to_string();
 ///
-/// let written: WrittenLease = paper.parse()?;
+/// let written: ExportedLease = paper.parse()?;
 /// let guard = there.adopt(&written).await?;
 /// assert!(guard.is_held());
 /// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WrittenLease {
+pub struct ExportedLease {
     pub(crate) key: String,
     pub(crate) token: Token,
     pub(crate) fence: Fence,
     pub(crate) ttl: Duration,
 }
 
-impl WrittenLease {
-    /// A lease of which only the key and the token were kept: enough to adopt and release it, without
-    /// its fence. It lasts at least `ttl` from its adoption on. Tasks that wait behind it, and want a
-    /// fence, get a grant of their own; to re-enter it, say `fencing(false)`.
+impl ExportedLease {
+    /// An export from only a key and a token: enough to adopt and release the lock, but without its fence.
+    /// After its adoption the lock is valid for at least `ttl`. Local waiters that need a fence get a new
+    /// grant from the engine; re-entry needs `fencing(false)`.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// use std::time::Duration;
-    /// use tenure::{Key, Locker, Memory, WrittenLease};
+    /// use tenure::{Key, Locker, Memory, ExportedLease};
     ///
     /// let (here, there) = (Locker::new(Memory::space("t")), Locker::new(Memory::space("t")));
-    /// let token = here.lock("order:42").await?.detach().write_down().await?.token();
+    /// let token = here.lock("order:42").await?.detach().export().await?.token();
     ///
-    /// let known = WrittenLease::from_token(&Key::new("order:42")?, token, Duration::from_secs(5));
+    /// let known = ExportedLease::from_token(&Key::new("order:42")?, token, Duration::from_secs(5));
     /// there.adopt(&known).await?.release().await?;
     /// assert!(here.try_lock("order:42").await?.is_some());
     /// # Ok::<(), tenure::Error>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn from_token(key: &Key, token: Token, ttl: Duration) -> Self {
-        WrittenLease { key: key.to_string(), token, fence: Fence::NONE, ttl }
+        ExportedLease { key: key.to_string(), token, fence: Fence::NONE, ttl }
     }
 
-    /// The token it is held under. A secret: keep it out of logs.
+    /// The token that the lock is held under. A secret: keep it out of logs.
     pub fn token(&self) -> Token {
         self.token
     }
 }
 
-impl fmt::Display for WrittenLease {
+impl fmt::Display for ExportedLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
     }
 }
 
-impl FromStr for WrittenLease {
+impl FromStr for ExportedLease {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {

@@ -7,13 +7,13 @@ use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
 
-/// The longest name, in bytes. Every engine can carry it whole.
+/// The longest key, in bytes. Every engine can store it in full.
 pub const KEY_MAX: usize = 512;
 
-/// What is locked: a name such as `order:42`, checked.
+/// The validated name of a lock, such as `order:42`.
 ///
-/// One to 512 bytes of UTF-8 without control characters. Everything else is allowed and taken
-/// literally: braces, spaces, `*`, emoji. A good name reads `module:resource:id`.
+/// It has 1 to 512 bytes of UTF-8 without control characters. All other characters are allowed and have no
+/// special meaning: braces, spaces, `*`, emoji. A good key has the form `module:resource:id`.
 ///
 /// ```
 /// use tenure::Key;
@@ -26,15 +26,15 @@ pub const KEY_MAX: usize = 512;
 #[derive(Clone)]
 pub struct Key {
     name: Arc<str>,
-    /// Of the name: a lock's way leads through several tables, and is hashed for once.
+    /// The hash of the name, computed once: a lock request looks the key up in several tables.
     hash: u64,
 }
 
-/// What names are hashed by in this process, so that nobody can choose names that meet.
+/// The random hash seed of this process, so that an attacker cannot choose names that collide.
 static HASHED_BY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Key {
-    /// Checks `name`.
+    /// Validates `name`.
     ///
     /// # Errors
     ///
@@ -46,14 +46,14 @@ impl Key {
         }
     }
 
-    /// The name as it was given.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.name
     }
 
-    /// Which of so many parts of a table it belongs to.
+    /// The index of the part of a table, of `parts`, that the key belongs to.
     pub(crate) fn part_of(&self, parts: usize) -> usize {
-        // The high bits tell keys within a part apart, and the low ones choose their place there.
+        // Uses the high bits; the hash map inside a part chooses its bucket by the low bits.
         (self.hash >> 32) as usize % parts
     }
 }
@@ -84,16 +84,16 @@ impl Hash for Key {
     }
 }
 
-/// For tables by [`Key`], which brings its hash along.
+/// The hasher of tables by [`Key`]: returns the hash that the key has stored.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Known(u64);
+pub(crate) struct PrehashedHasher(u64);
 
-impl Hasher for Known {
+impl Hasher for PrehashedHasher {
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
     }
 
-    /// Nothing but a key comes here.
+    /// Not used by `Key`; `Hasher` requires it.
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
@@ -131,7 +131,7 @@ impl fmt::Debug for Key {
 mod tests {
     use super::*;
 
-    /// Names that would confuse a shell, a glob or a cluster are ordinary names.
+    /// Names with a special meaning to a shell, a glob or a cluster are ordinary names.
     #[test]
     fn t58_odd_names_are_taken_literally() {
         for name in ["}x", "{}", "a}b{c", "a b", "* ? [ ]", "🔒", "订单:42", "a/../b", "."] {
@@ -139,14 +139,14 @@ mod tests {
         }
     }
 
-    /// A key is its name: in order, in tables of any kind, wherever it was made.
+    /// Keys with the same name are equal, and are ordered by name, in tables of any kind.
     #[test]
     fn keys_are_known_by_their_names() {
         use std::collections::{BTreeSet, HashMap, HashSet};
         use std::hash::BuildHasherDefault;
 
         let keys = || (0..100).map(|number| Key::new(&format!("order:{number}")).unwrap());
-        let mut known = HashMap::<Key, usize, BuildHasherDefault<Known>>::default();
+        let mut known = HashMap::<Key, usize, BuildHasherDefault<PrehashedHasher>>::default();
         keys().enumerate().for_each(|(at, key)| assert_eq!(known.insert(key, at), None));
         keys().enumerate().for_each(|(at, key)| assert_eq!(known.get(&key), Some(&at)));
         assert_eq!(keys().chain(keys()).collect::<HashSet<_>>().len(), 100);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(keys().map(|key| key.part_of(8)).collect::<HashSet<_>>().len(), 8);
     }
 
-    /// Names nobody can read back are refused, and the message shows them escaped and short.
+    /// Unprintable names are refused; the message shows them escaped and shortened.
     #[test]
     fn t58_bad_names_are_refused() {
         let cases = [

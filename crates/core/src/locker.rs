@@ -1,36 +1,62 @@
-//! Where callers start: the `Locker`.
+//! The `Locker`: where callers start.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Capabilities, LockInfo, Loss, Query, Release};
-use crate::claim::{Claim, Token};
-use crate::doctor::Finding;
+use crate::backend::Backend;
+use crate::builder::{LockRequest, RequestBuilder, TryLockRequest};
+use crate::claim::Claim;
+use crate::doctor::{self, Finding};
+use crate::election::Election;
 use crate::engine::Engine;
 use crate::error::{Error, Waited};
-use crate::gate::{Entry, Lead, Patience};
-use crate::guard::{self, Guard, Released, WrittenLease};
+use crate::fault::Loss;
+use crate::flush::CountedEngine;
+use crate::gate::{Entry, Lead, Queueing};
+use crate::grant::{Capabilities, Release};
+use crate::guard::{self, ExportedLease, Guard, Released};
 use crate::key::Key;
 use crate::lease::Lease;
-use crate::options::{Defaults, Options, Renew, Wait};
+use crate::mode::{Mode, Shared};
+use crate::multi::{KeySet, LockAll, TryLockAll};
+use crate::options::{Defaults, Options, Renew, Wait, WithinProcess};
 use crate::owner::Owner;
-use crate::request::{Ask, Lock, Request, TryLock};
+use crate::report::{LockInfo, Query};
+use crate::request::Request;
+use crate::semaphore::Semaphore;
 use crate::time::Clock;
+use crate::token::Token;
 use crate::watch::Watch;
 
-/// The least time that a shutdown gives to what is under way in the background.
+/// The least time that a shutdown allows for releases and other work in the background.
 const SHUTDOWN_LEAST: Duration = Duration::from_secs(2);
 
 /// Locks keys on one engine. Cheap to clone; clones share everything.
 ///
-/// Tasks of the same `Locker` that want the same key queue here first and cost the engine one claim.
-/// The first claim starts one background thread, which renews what is held and gives back what was
-/// dropped; it ends with the last clone and guard. It also ends with the process: [`shutdown`](Self::shutdown)
-/// before the end of `main`, or what was dropped last stays locked for its ttl.
+/// Tasks that ask the same `Locker` for the same key queue in this process first; together they have at most
+/// one claim that waits at the engine. The first request starts one background thread. It renews held locks
+/// and releases the locks of dropped guards. The thread ends with the last clone and the last guard.
 ///
-/// Use a `Locker` on one runtime. Its connection to a server lives on the runtime that asks first: if that one
-/// stands still (a current-thread runtime outside of `block_on`), tasks of another runtime wait until their
-/// requests time out. Two runtimes want two lockers.
+/// # The end of the program
+///
+/// The drop of the last clone blocks until the background thread has released the locks of all guards that
+/// were dropped before, at most for [`flush_timeout`](LockerBuilder::flush_timeout) (0.5 s by default). The
+/// drop of a guard that outlives the last clone blocks in the same way. In a task, and on a current-thread
+/// runtime, the drop does not block; the thread blocks when it ends. The time counts from the first of these
+/// waits: a thousand guards on a server that hangs block no longer than one.
+///
+/// Where no drop runs there is no wait, and a lock that is still held stays for its ttl: `std::process::exit`
+/// with a locker alive, a locker in a `static` (except by [`install`](crate::install), which blocks when the
+/// thread that installed it ends), a killed process, `panic = "abort"`. With a current-thread runtime in
+/// `main` the system decides whether the main thread runs code at its end: with glibc and on macOS it does,
+/// with musl it does not. [`shutdown`](Self::shutdown) works everywhere, and reports which locks could not be
+/// released.
+///
+/// # Runtimes
+///
+/// Use a `Locker` on one runtime. Its connection to a server belongs to the runtime that sends the first
+/// request. If that runtime is not driven (a current-thread runtime outside of `block_on`), requests of tasks
+/// on another runtime time out. Use one locker per runtime.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -45,36 +71,136 @@ const SHUTDOWN_LEAST: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Locker {
-    engine: Arc<Engine>,
+    engine: CountedEngine,
 }
 
 impl Locker {
-    /// A locker on `backend`, with the default options.
+    /// Makes a locker on `backend` with the default options.
     pub fn new(backend: impl Backend) -> Self {
-        Locker { engine: Engine::new(Arc::new(backend), Defaults::default()) }
+        Locker { engine: CountedEngine::new(Engine::new(Arc::new(backend), Defaults::default())) }
     }
 
-    /// A locker on `backend` with defaults of its own.
+    /// Starts to build a locker on `backend` with other defaults.
     pub fn builder(backend: impl Backend) -> LockerBuilder {
         LockerBuilder { backend: Arc::new(backend), defaults: Defaults::default() }
     }
 
-    /// Asks for `key`: set options on what this returns, then `.await` it.
-    pub fn lock(&self, key: impl AsRef<str>) -> Lock {
-        Lock(Request::new(&self.engine, key.as_ref()))
+    /// Returns a request for `key`: set its options, then `.await` it for a [`Guard`]. Nothing is sent
+    /// before.
+    pub fn lock(&self, key: impl AsRef<str>) -> LockRequest {
+        LockRequest::new(RequestBuilder::new(&self.engine, key.as_ref()))
     }
 
-    /// Asks for `key` once: `.await` gives `None` if another holds it.
-    pub fn try_lock(&self, key: impl AsRef<str>) -> TryLock {
-        TryLock(Request::new(&self.engine, key.as_ref()))
+    /// Returns a request for `key` that does not fail if the lock is busy: `.await` it for `Some` [`Guard`],
+    /// or `None` if another holder has the lock. It tries once, unless [`wait`](TryLockRequest::wait) is set.
+    pub fn try_lock(&self, key: impl AsRef<str>) -> TryLockRequest {
+        TryLockRequest::new(RequestBuilder::once(&self.engine, Key::new(key.as_ref())))
     }
 
-    /// Releases what a [detached](Guard::detach) guard left behind.
+    /// Returns a request to hold `key` together with other readers: `.await` it for a
+    /// [`ReadGuard`](crate::ReadGuard). It waits behind every writer that came before it, and keeps out writers
+    /// while it reads.
+    ///
+    /// A writer is a request by [`write`](Self::write) or [`lock`](Self::lock). Readers and writers are served in
+    /// the order of their arrival, so neither starves the other; the readers between two writers hold the key
+    /// together. The readers of one process share one lease until another process is known to wait.
+    ///
+    /// The same [`Owner`] may read again while it reads, also if a writer waits, and read while it writes. An
+    /// owner that reads and asks to write gets an error that [is already held](Error::is_already_held): it would
+    /// wait for itself.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any await point: no hold and no queue entry is left behind.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("readers"));
+    /// let (one, two) = (locker.read("catalog").await?, locker.read("catalog").await?);
+    /// assert!(locker.try_write("catalog").await?.is_none());
+    /// drop((one, two));
+    /// let writer = locker.write("catalog").await?;
+    /// # drop(writer);
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read(&self, key: impl AsRef<str>) -> LockRequest<Shared> {
+        LockRequest::new(RequestBuilder::new(&self.engine, key.as_ref()).mode(Mode::Read))
+    }
+
+    /// The same as [`lock`](Self::lock), beside [`read`](Self::read).
+    pub fn write(&self, key: impl AsRef<str>) -> LockRequest {
+        self.lock(key)
+    }
+
+    /// As [`read`](Self::read), for a request that does not fail if the key is busy: `None` if a writer holds it
+    /// or waits for it.
+    pub fn try_read(&self, key: impl AsRef<str>) -> TryLockRequest<Shared> {
+        TryLockRequest::new(
+            RequestBuilder::once(&self.engine, Key::new(key.as_ref())).mode(Mode::Read),
+        )
+    }
+
+    /// The same as [`try_lock`](Self::try_lock), beside [`try_read`](Self::try_read).
+    pub fn try_write(&self, key: impl AsRef<str>) -> TryLockRequest {
+        self.try_lock(key)
+    }
+
+    /// Returns `key` as a semaphore with `capacity` permits. Sends no request and keeps nothing: the capacity
+    /// travels with each request for a permit.
+    pub fn semaphore(&self, key: impl AsRef<str>, capacity: u32) -> Semaphore {
+        Semaphore::new(self.clone(), key.as_ref(), capacity)
+    }
+
+    /// Returns a request for all of `keys`, or none of them: `.await` it for a [`GuardAll`](crate::GuardAll). Each key
+    /// counts once, and their order has no effect. [`LockAll::read`] adds keys to hold together with other readers.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any await point: no lock and no queue entry is left behind.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("several"));
+    /// let both = locker.lock_all(["account:7", "account:3"]).await?;
+    /// assert!(locker.try_lock("account:3").await?.is_none());
+    /// both.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lock_all(&self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> LockAll {
+        let keys = KeySet::exclusive(keys);
+        LockAll(RequestBuilder::with(&self.engine, keys.first(), self.engine.defaults.plain), keys)
+    }
+
+    /// As [`lock_all`](Self::lock_all), for a request that does not fail if a key is busy: `None` if another holder has
+    /// one of them. Of two requests for the same keys at the same moment, both may get `None`; see [`TryLockAll`].
+    pub fn try_lock_all(&self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> TryLockAll {
+        let keys = KeySet::exclusive(keys);
+        TryLockAll(RequestBuilder::once(&self.engine, keys.first()), keys)
+    }
+
+    /// Returns `key` as an election: one process at a time leads. Sends no request.
+    pub fn election(&self, key: impl AsRef<str>) -> Election {
+        Election::new(self.clone(), key.as_ref())
+    }
+
+    /// Releases a lock whose guard was [detached](Guard::detach).
     ///
     /// # Errors
     ///
-    /// [`is_not_held`](Error::is_not_held) if nothing was left here under that key,
-    /// [`is_lost`](Error::is_lost) if it was and has been lost since.
+    /// [`is_not_held`](Error::is_not_held) if this locker has no detached guard of that key,
+    /// [`is_lost`](Error::is_lost) if the lock has been lost since it was detached,
+    /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown), and the errors of
+    /// [`Guard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the release: it continues in the background.
     pub async fn release(&self, key: &str) -> Result<Released, Error> {
         let key = Key::new(key)?;
         self.must_be_open(&key)?;
@@ -83,115 +209,149 @@ impl Locker {
         guard::release(hold).await
     }
 
-    /// Carries on a lease that another process has [written down](crate::Detached::write_down).
+    /// Takes over a lock that another process has [exported](crate::Detached::export). The guard has the
+    /// fence of the exported lock. Readers and permits cannot be adopted.
     ///
     /// # Errors
     ///
-    /// [`is_lost`](Error::is_lost) if its ttl has passed meanwhile, [`is_busy`](Error::is_busy) if this
-    /// process is asking for the key itself, [`is_unsupported`](Error::is_unsupported) where a lock ends
-    /// with its process.
-    pub async fn adopt(&self, written: &WrittenLease) -> Result<Guard, Error> {
+    /// [`is_lost`](Error::is_lost) if the engine no longer knows the lock (its ttl has passed, it was
+    /// released, or the token is that of a reader or a permit), [`is_busy`](Error::is_busy) if this process
+    /// holds the key or is asking for it, [`is_unsupported`](Error::is_unsupported) on an engine where
+    /// a lock ends with its process, and errors of the engine.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock stays at the engine until its ttl passes, and can be adopted again.
+    pub async fn adopt(&self, written: &ExportedLease) -> Result<Guard, Error> {
         let ask = self.ask_for(written)?;
         self.engine.start(&ask.key)?;
         self.engine.must_be_adoptable(&ask.key)?;
         let lead = loop {
-            match self.engine.gates.enter(&self.engine, &ask, Patience::Try)? {
+            match self.engine.gates.enter(&self.engine, &ask, Queueing::Try)? {
                 Entry::Lead(lead) => break lead,
-                Entry::Stale(lease) => self.engine.deal_with_loss(&lease),
+                Entry::Stale(lease) => self.engine.handle_loss(&lease),
                 Entry::Busy(holder) => return Err(Error::busy(&ask.key, Waited::Not, holder)),
                 _ => return Err(Error::busy(&ask.key, Waited::Not, None)),
             }
         };
-        self.carry_on(lead, &ask, written).await
+        self.resume(lead, &ask, written).await
     }
 
-    async fn carry_on(
+    async fn resume(
         &self,
         lead: Lead,
-        ask: &Arc<Ask>,
-        written: &WrittenLease,
+        ask: &Arc<Request>,
+        written: &ExportedLease,
     ) -> Result<Guard, Error> {
         let engine = &self.engine;
-        let claim = Arc::new(Claim::new(ask.key.clone(), written.token, ask.terms()));
+        let claim = Arc::new(Claim::new(ask.key.clone(), written.token, ask.claim_options()));
         let adopted = engine.bounded(engine.backend.adopt(&claim)).await;
-        let term = adopted.map_err(|fault| Error::backend(Some(&ask.key), fault))?;
-        let term = term.ok_or_else(|| Error::lost(&ask.key, Loss::Gone))?;
-        let lease = Lease::adopted(claim, written.fence, term, engine.clock.clone());
+        let validity = adopted.map_err(|fault| Error::backend(Some(&ask.key), fault))?;
+        let validity = validity.ok_or_else(|| Error::lost(&ask.key, Loss::Gone))?;
+        let lease = Lease::adopted(claim, written.fence, validity, engine.clock.clone());
         let hold = lead.settle(ask, Arc::new(lease), written.fence, engine.clock.now())?;
         engine.reschedule(&hold.lease);
         Ok(Guard::new(hold, ask))
     }
 
-    fn ask_for(&self, written: &WrittenLease) -> Result<Arc<Ask>, Error> {
-        let options = Options { ttl: written.ttl, ..self.engine.defaults.plain };
-        options.validate(&self.engine.can)?;
-        let (key, owner) = (Key::new(&written.key)?, Owner::current());
-        let (alone, label, reason, name) = Default::default();
-        Ok(Arc::new(Ask { key, options, owner, alone, label, reason, name }))
+    fn ask_for(&self, written: &ExportedLease) -> Result<Arc<Request>, Error> {
+        // `adopt` returns "busy" for a key that this process uses, even if the locker's default is to fail.
+        let (ttl, within_process) = (written.ttl, WithinProcess::Queue);
+        let options = Options { ttl, within_process, ..self.engine.defaults.plain };
+        let request = RequestBuilder::new(&self.engine, &written.key);
+        let (_, ask) = RequestBuilder { options, ..request }.check()?;
+        Ok(ask)
     }
 
-    /// Who holds `key` and who waits for it, as the engine sees it; `None` if nobody does.
+    /// Returns who holds `key` and who waits for it, as the engine sees it; `None` if there is neither.
     ///
     /// # Errors
     ///
-    /// What kept the engine from answering.
+    /// [`is_invalid`](Error::is_invalid) for a bad key, [`is_closed`](Error::is_closed) after a
+    /// [shutdown](Self::shutdown), and errors of the engine. Dropping the future has no effect.
     pub async fn inspect(&self, key: &str) -> Result<Option<LockInfo>, Error> {
         let key = Key::new(key)?;
         let found = self.look(Some(&key), &Query::Key(key.clone())).await?;
         Ok(found.into_iter().next())
     }
 
-    /// All locks whose name matches a [glob](crate::glob), by name.
+    /// Returns all locks whose key matches a [glob](crate::glob), sorted by key.
     ///
     /// # Errors
     ///
-    /// What kept the engine from answering.
+    /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown), and errors of the engine. Dropping
+    /// the future has no effect.
     pub async fn list(&self, glob: &str) -> Result<Vec<LockInfo>, Error> {
         self.look(None, &Query::Glob(glob.into())).await
     }
 
-    /// Watches all locks whose name matches a [glob](crate::glob): what happens to them from now on is
-    /// told by [`Watch::next`].
+    /// Watches all locks whose key matches a [glob](crate::glob). [`Watch::next`] returns what happens to
+    /// them from now on.
     ///
     /// # Errors
     ///
-    /// What kept the engine from answering.
+    /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown), and errors of the engine.
     pub async fn watch(&self, glob: &str) -> Result<Watch, Error> {
+        self.watch_query(Query::Glob(glob.into())).await
+    }
+
+    pub(crate) async fn watch_query(&self, query: Query) -> Result<Watch, Error> {
         if self.engine.closing.is_cancelled() {
             return Err(Error::closed(None));
         }
-        Watch::new(&self.engine, glob).await
+        Watch::new(&self.engine, query).await
     }
 
-    /// Looks for what makes locks unsafe on this engine, and says what to do about it. A server that
-    /// cannot be reached is a finding too. Takes a lock of a random name for a moment.
+    /// Checks what makes locks unsafe on this engine; each [`Finding`] has advice. A server that cannot be
+    /// reached is a finding, not an error. One check acquires and releases a lock with a random name.
     ///
     /// # Errors
     ///
-    /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown).
-    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+    /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown); [`is_invalid`](Error::is_invalid)
+    /// while tokio's time is paused.
+    pub async fn diagnose(&self) -> Result<Vec<Finding>, Error> {
+        self.engine.clock.must_run()?;
         match self.engine.closing.is_cancelled() {
             true => Err(Error::closed(None)),
-            false => Ok(self.engine.backend.examine(self.engine.defaults.plain.ttl).await),
+            false => Ok(self.findings(self.engine.defaults.plain.ttl).await),
         }
     }
 
-    /// Whether anybody holds `key`.
+    async fn findings(&self, ttl: Duration) -> Vec<Finding> {
+        match self.engine.backend.operator() {
+            Some(operator) => operator.diagnose(ttl).await,
+            None => vec![doctor::self_test(&*self.engine.backend, ttl).await],
+        }
+    }
+
+    /// Whether `key` has a holder, in this or another process. A lock that is kept closed by `min_hold`
+    /// counts as held.
     ///
     /// # Errors
     ///
-    /// What kept the engine from answering.
+    /// Those of [`inspect`](Self::inspect).
     pub async fn is_locked(&self, key: &str) -> Result<bool, Error> {
         let found = self.inspect(key).await?;
         Ok(found.is_some_and(|lock| !lock.holders.is_empty()))
     }
 
-    /// How many times this `Locker`'s present owner of `key` holds it; zero if nobody here does.
-    /// Asks nobody.
+    /// How many times the owner that holds `key` through this `Locker` has acquired it; zero if it is not
+    /// held here. Sends no request.
     pub fn hold_count(&self, key: &str) -> u32 {
         let key = Key::new(key).ok().filter(|_| !self.engine.is_forked());
-        let held = key.and_then(|key| self.engine.gates.held(&key));
-        held.filter(|(_, lease)| lease.is_valid()).map_or(0, |(depth, _)| depth)
+        key.map_or(0, |key| self.engine.gates.hold_count(&key))
+    }
+
+    /// Whether this `Locker` holds `key`, for any owner. Sends no request. For one owner, use
+    /// [`Owner::holds`].
+    pub fn holds(&self, key: &str) -> bool {
+        self.hold_count(key) > 0
+    }
+
+    /// Whether `owner` holds `key` through this locker.
+    pub(crate) fn is_held_by(&self, key: &str, owner: &Owner) -> bool {
+        let key = Key::new(key).ok().filter(|_| !self.engine.is_forked());
+        key.is_some_and(|key| self.engine.gates.is_held_by(&key, owner))
     }
 
     async fn look(&self, key: Option<&Key>, query: &Query) -> Result<Vec<LockInfo>, Error> {
@@ -202,16 +362,21 @@ impl Locker {
         found.map_err(|fault| Error::backend(key, fault))
     }
 
-    /// Takes `key` away from the holder that was seen with `seen`; a newer one is never hit. `by` says
-    /// who does so and why, and reaches the former holder.
+    /// Releases `key` in place of its holder, if that is still the claim with the token `seen` (see
+    /// [`inspect`](Self::inspect)). A newer holder is never affected: the result is then
+    /// [`Release::NotHeld`]. The former holder loses the lock with
+    /// [`Loss::Forced`](crate::backend::Loss::Forced), which contains `by`: who did it, and why.
     ///
     /// # Errors
     ///
-    /// [`is_unsupported`](Error::is_unsupported) where that cannot be done, with what to do instead.
+    /// [`is_unsupported`](Error::is_unsupported) on an engine that cannot do it, with a message that names
+    /// the alternative; [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown); errors of the
+    /// engine.
     pub async fn force_release(&self, key: &str, seen: Token, by: &str) -> Result<Release, Error> {
         let key = Key::new(key)?;
         self.must_be_open(&key)?;
-        let answer = self.engine.bounded(self.engine.backend.force_release(&key, seen, by)).await;
+        let operator = self.engine.operator().map_err(|fault| Error::backend(Some(&key), fault))?;
+        let answer = self.engine.bounded(operator.force_release(&key, seen, by)).await;
         tracing::warn!(component = "tenure", %key, by, result = ?answer, "lock released by force");
         answer.map_err(|fault| Error::backend(Some(&key), fault))
     }
@@ -223,49 +388,61 @@ impl Locker {
         }
     }
 
-    /// Ends this locker and all its clones: no new claims; waits end as [closed](Error::is_closed);
-    /// holders have `drain` to finish; what is still held then is taken from them
-    /// ([`Loss::Shutdown`](crate::backend::Loss::Shutdown)) and given back. Idempotent.
+    /// Shuts down this locker and all its clones. New requests and waits fail with an error that [is
+    /// closed](Error::is_closed). Holders have `drain` to finish; then the remaining locks are lost
+    /// ([`Loss::Shutdown`](crate::backend::Loss::Shutdown)) and released. Returns what had to be released.
+    /// Idempotent.
     ///
-    /// Release your own guards first, or it waits for them.
+    /// Release your own guards first, or the call waits `drain` for them.
+    ///
+    /// While tokio's time is paused, `drain` passes by the machine's clock.
+    ///
+    /// # Cancel safety
+    ///
+    /// A locker stays closed once this future was polled. If it is dropped while holders finish, they keep
+    /// their locks; call `shutdown` again to take the locks away.
     pub async fn shutdown(&self, drain: Duration) -> Shutdown {
         let engine = &self.engine;
+        // A thread of the parent may have held a mutex of the gates at the fork.
+        if engine.is_forked() {
+            return Shutdown::default();
+        }
         let until = engine.clock.now().after(drain);
         engine.gates.close();
         engine.closing.cancel();
         tokio::select! {
             () = engine.gates.emptied() => {}
-            () = engine.clock.sleep_until(until) => {}
+            () = engine.sleep_until(until) => {}
         }
-        let report = self.take_all_away().await;
+        let report = self.revoke_all().await;
         let least = until.max(engine.clock.now().after(SHUTDOWN_LEAST));
-        // Those whose wait has just ended have claims to abandon.
+        // Tasks whose wait has just ended still have claims to abandon.
         tokio::select! {
             () = engine.gates.emptied() => {}
-            () = engine.clock.sleep_until(least) => {}
+            () = engine.sleep_until(least) => {}
         }
         engine.drained(least).await;
         engine.close().await;
         report
     }
 
-    async fn take_all_away(&self) -> Shutdown {
+    async fn revoke_all(&self) -> Shutdown {
         let mut report = Shutdown::default();
-        // On the background, and not aborted with this future: nobody else would release them.
+        // Spawned in the background, so that dropping this future does not stop the releases.
         let mut releases = Vec::new();
         for (lease, then) in self.engine.gates.leases(self.engine.clock.now()) {
-            let engine = self.engine.clone();
-            // The holder hears of it before anybody else can have the lock.
+            let engine = self.engine().clone();
+            // The holder is notified before another holder can acquire the lock.
             engine.lose(&lease, Loss::Shutdown);
             let key = lease.claim().key().clone();
-            let (tell, told) = tokio::sync::oneshot::channel();
+            let (sender, answer) = tokio::sync::oneshot::channel();
             self.engine.spawn(async move {
-                let _ = tell.send(engine.release(&lease, then).await.is_ok());
+                let _ = sender.send(engine.release(&lease, then).await.is_ok());
             });
-            releases.push((key, told));
+            releases.push((key, answer));
         }
-        for (key, told) in releases {
-            match told.await {
+        for (key, answer) in releases {
+            match answer.await {
                 Ok(true) => report.released += 1,
                 _ => report.unreleased.push(key),
             }
@@ -288,7 +465,7 @@ impl Locker {
     }
 }
 
-/// Makes a [`Locker`] with defaults of its own, for `lock`, `try_lock` and `#[lock]` alike.
+/// Builds a [`Locker`] with other defaults, for `lock`, `try_lock` and `#[lock]`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -304,13 +481,15 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// How long a dead holder keeps others out. Default 30 s; 10 s for `#[lock]`.
+    /// The default ttl: how long a dead holder keeps others out. Default 30 s; 10 s for `#[lock]`. See
+    /// [`LockRequest::ttl`].
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.defaults.set(|options| options.ttl = ttl);
         self
     }
 
-    /// How long to pause between looks where nobody tells. Default 100 ms; 50 ms for `#[lock]`.
+    /// The pause between two attempts on engines that cannot notify a waiter. Default 100 ms; 50 ms for
+    /// `#[lock]`.
     pub fn retry_interval(mut self, interval: Duration) -> Self {
         self.defaults.set(|options| options.retry_interval = interval);
         self
@@ -322,47 +501,91 @@ impl LockerBuilder {
         self
     }
 
-    /// The longest time to hold a lock. Default: none.
+    /// The longest time to hold a lock; then it is lost. Default: no limit. See [`LockRequest::max_hold`].
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.defaults.set(|options| options.max_hold = Some(longest));
         self
     }
 
-    /// Whether grants carry a fence. Default: yes.
+    /// Whether grants carry a fence. Default: yes. See [`LockRequest::fencing`].
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.defaults.set(|options| options.fencing = fencing);
         self
     }
 
-    /// The longest time to wait for one. Default: for ever; for `#[lock]` no time at all.
+    /// The longest time to wait for a lock. Default: as [`LockRequest::wait`] describes; `#[lock]` does not
+    /// wait. `try_lock` ignores this value and does not wait.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.defaults.set(|options| options.wait = Wait::For(longest));
         self
     }
 
-    /// To wait for ever, also with `#[lock]`.
+    /// How long a wait continues while the engine does not answer. See [`LockRequest::unavailable_after`],
+    /// also for the default.
+    pub fn unavailable_after(mut self, longest: Duration) -> Self {
+        self.defaults.set(|options| options.unavailable_after = Some(longest));
+        self
+    }
+
+    /// Waits without a limit, also for a server that cannot be reached, and also with `#[lock]`.
     pub fn wait_forever(mut self) -> Self {
         self.defaults.set(|options| options.wait = Wait::Forever);
         self
     }
 
-    /// The locker.
+    /// What happens if another owner in this process holds the lock. Default: wait in the queue.
+    pub fn within_process(mut self, within: WithinProcess) -> Self {
+        self.defaults.set(|options| options.within_process = within);
+        self
+    }
+
+    /// How long the drop of the last [`Locker`], or of a guard that outlives it, blocks for releases that are
+    /// still under way. Default 0.5 s; zero does not block. See [`Locker`].
+    pub fn flush_timeout(mut self, longest: Duration) -> Self {
+        self.defaults.flush_timeout = longest;
+        self
+    }
+
+    /// Builds the locker. Sends no request.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for values that do not go together.
+    /// [`is_invalid`](Error::is_invalid) for values that are out of range, do not fit together, or do not fit
+    /// the engine.
     pub fn build(self) -> Result<Locker, Error> {
         self.defaults.plain.validate(&self.backend.capabilities())?;
-        Ok(Locker { engine: Engine::new(self.backend, self.defaults) })
+        Ok(Locker { engine: CountedEngine::new(Engine::new(self.backend, self.defaults)) })
     }
 }
 
-/// What a [shutdown](Locker::shutdown) had to take away.
+/// The locks that were still held at the end of a [shutdown](Locker::shutdown).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shutdown {
-    /// How many locks were still held and have been given back.
+    /// How many of them were released.
     pub released: usize,
-    /// Those that could not be given back; they end with their ttl.
+    /// Those that could not be released; they end with their ttl.
     pub unreleased: Vec<Key>,
+}
+
+impl Owner {
+    /// Whether this owner holds `key` through `locker`, so that a re-entry would succeed at once. Sends no
+    /// request.
+    ///
+    /// For a shared owner, only locks that are held by this process count.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory, Owner};
+    ///
+    /// let (locker, ann, ben) = (Locker::new(Memory::space("holds")), Owner::new(), Owner::new());
+    /// let _guard = locker.lock("order:42").owner(ann.clone()).await?;
+    /// assert!(locker.holds("order:42"));
+    /// assert!(ann.holds(&locker, "order:42") && !ben.holds(&locker, "order:42"));
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn holds(&self, locker: &Locker, key: &str) -> bool {
+        locker.is_held_by(key, self)
+    }
 }

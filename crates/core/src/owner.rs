@@ -1,4 +1,4 @@
-//! Who asks: the unit of re-entry.
+//! The owner of a lock: the unit of re-entry.
 
 use std::fmt;
 use std::future::Future;
@@ -9,16 +9,21 @@ tokio::task_local! {
     static IN_SCOPE: Owner;
 }
 
-/// Who asks for a lock. The same owner gets a lock that it holds again, counted; tasks that share
-/// an owner share its locks.
+thread_local! {
+    static OF_THREAD: Owner = Owner::new();
+}
+
+/// The identity that a lock is held by. An owner can acquire a lock again that it holds: the holds are
+/// counted, and no request is sent. Tasks that share an owner share its locks.
 ///
-/// An owner that asks again before it lets go keeps the lock for as long as it likes: the turns that
-/// other owners are given are about hand-offs, not about re-entry.
+/// An owner that acquires the lock again before it has released it keeps the lock for as long as it likes:
+/// fairness between owners applies to hand-overs, not to re-entry.
 ///
-/// To re-enter, `fencing` must be on for the first lock if it is on for the second.
+/// If the second request has `fencing` on, the first must have it on too.
 ///
-/// [`Lock::run`](crate::Lock::run) and `#[lock]` give their body an owner. Any other call with no owner,
-/// given or in scope, is its own owner and never re-enters, as with `tokio::sync::Mutex`.
+/// [`LockRequest::run`](crate::LockRequest::run) and `#[lock]` give their body an owner. Any other request
+/// without an owner, set or in scope, is an owner of its own and never re-enters, as with
+/// `tokio::sync::Mutex`. In [`blocking`](crate::blocking) the thread is the owner.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -45,31 +50,43 @@ enum Identity {
 }
 
 impl Owner {
-    /// A new owner, different from every other of this process.
+    /// Makes a new owner, different from every other in this process.
     #[allow(clippy::new_without_default, reason = "each one is different")]
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Owner(Identity::Local(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// An owner that other processes may be as well: whoever declares the same `id` shares its
-    /// locks. Counted at the server, so not every engine can do it.
+    /// An owner that several processes share: all that use the same `id` share its locks. The server counts
+    /// the holds, so not every engine supports it (see
+    /// [`Capabilities::shared_owners`](crate::backend::Capabilities::shared_owners)).
     pub fn shared(id: impl Into<Arc<str>>) -> Self {
         Owner(Identity::Shared(id.into()))
     }
 
-    /// Runs `body` with this owner in scope: every `lock(..)` built inside is asked for by it.
-    /// A task spawned inside has its own scope; give it the owner by another `scope`.
+    /// Runs `body` with this owner in scope: every `lock(..)` that is built inside has this owner. A spawned
+    /// task does not inherit the scope; wrap its future in another `scope`.
     pub fn scope<F: Future>(&self, body: F) -> impl Future<Output = F::Output> + use<F> {
         IN_SCOPE.scope(self.clone(), body)
     }
 
-    /// The owner in scope.
+    /// Runs code that does not await with this owner in scope.
+    pub(crate) fn scope_sync<T>(&self, body: impl FnOnce() -> T) -> T {
+        IN_SCOPE.sync_scope(self.clone(), body)
+    }
+
+    /// The owner of the calling thread, for [`blocking`](crate::blocking).
+    pub(crate) fn of_thread() -> Self {
+        // A thread that is ending has no thread-local owner left. It gets a new one, which does not re-enter.
+        OF_THREAD.try_with(Clone::clone).unwrap_or_else(|_| Owner::new())
+    }
+
+    /// The owner in scope, if there is one.
     pub fn current() -> Option<Self> {
         IN_SCOPE.try_with(Clone::clone).ok()
     }
 
-    /// What tells local owners apart; zero for a shared one.
+    /// The number of a local owner; zero for a shared one.
     pub(crate) fn number(&self) -> u64 {
         match &self.0 {
             Identity::Local(number) => *number,
@@ -77,12 +94,12 @@ impl Owner {
         }
     }
 
-    /// The local owner of this number.
+    /// The local owner with this number.
     pub(crate) fn numbered(number: u64) -> Self {
         Owner(Identity::Local(number))
     }
 
-    /// The id that other processes know it by.
+    /// The id of a shared owner.
     pub(crate) fn shared_id(&self) -> Option<&Arc<str>> {
         match &self.0 {
             Identity::Shared(id) => Some(id),

@@ -1,72 +1,74 @@
-//! Renewal: keeps held leases alive, and sees the others end.
+//! Renewal: extends held leases, and detects their end.
 //!
-//! In: leases with the time at which each must be looked at. Out: renewals, sent together; losses.
+//! In: leases, each with the time at which it is due. Out: renewals in batches, and losses.
 //!
-//! Leases that are due wait in `ready` until the backend has room, and leave it in small batches, the
-//! earliest end first. Sent all at once, they would wait for each other's replies: a term counts from
-//! before its request, so on a busy machine each would be used up by the time it took to renew them all.
+//! Due leases wait in `ready` until the backend has room. They leave it in small batches, the earliest end
+//! first. A lease is counted from the moment before its request is sent. If thousands were sent at once, the
+//! last replies would come so late that little of those leases would be left.
 //!
-//! Runs on the engine's own thread. A lock taken and given back costs no wake-up of that thread:
-//! it looks at the schedule every second while there is anything to do, so only a lease that is due
-//! before its next look has to wake it.
+//! Runs on the engine's own thread. The thread sleeps until the first lease is due. With no leases it wakes
+//! every second, and after ten looks it sleeps until it is woken. A new lease wakes it only if it is due
+//! before the thread would wake anyway. So most acquires and releases do not wake it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Notice, Notices, Renewal};
+use crate::backend::{Notice, Notices};
 use crate::engine::Engine;
+use crate::grant::Renewal;
 use crate::lease::Lease;
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Clock, Time};
 
-/// Leases due within this time are renewed together: a renewal that comes a little early is free,
-/// a wake-up is not.
+/// Leases due within this time are renewed together: renewing a little early costs nothing, a wake-up does.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// The most leases in one call to a backend.
 const BATCH_MAX: usize = 64;
-/// The most leases whose replies are awaited at a time. A server that manages 2,000 renewals a second
-/// answers so many in half a second; one that is 100 ms away is sent 10,000 a second.
+/// The most leases that wait for a reply at the same time. A server that manages 2,000 renewals a second
+/// answers this many in half a second. A server that is 100 ms away receives 10,000 a second.
 const IN_FLIGHT_MAX: usize = 1_024;
-/// How often the thread looks while there may be something to do.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After so many looks at an empty schedule the thread sleeps until it is woken.
+/// How long the thread sleeps while the schedule is empty.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// After this many checks of an empty schedule the thread sleeps until it is woken.
 const IDLE_LOOKS: u32 = 10;
 
-/// Which lease must be looked at when.
+/// The times at which leases are due.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     state: Mutex<State>,
     wake: Notify,
-    /// Told when nothing waits to be renewed any more.
+    /// Notified when `ready` becomes empty.
     caught_up: Notify,
-    /// Held by the one that waits for that.
+    /// Held by the task that waits for `caught_up`: one at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     due: BTreeMap<(Time, usize), Arc<Lease>>,
-    /// Leases to renew as soon as there is room, by the end of their term.
+    /// Leases to renew as soon as there is room, ordered by the end of their validity.
     ready: BTreeMap<(Time, usize), Arc<Lease>>,
     in_flight: InFlight,
-    /// When the thread will look by itself. Zero until it runs: it looks first thing.
+    /// When the thread will wake by itself. `None` while the thread is awake: it reads the schedule before it
+    /// sleeps.
     asleep_until: Option<Time>,
     idle_looks: u32,
 }
 
-/// Batches under way, by number: how many leases of each have no answer yet.
+/// Batches under way by number, each with its count of unanswered leases.
 #[derive(Debug, Default)]
 struct InFlight {
     batches: BTreeMap<u64, usize>,
     next: u64,
-    /// The latest batch that the server has answered. One server answers in order, so what is still
-    /// missing from earlier batches is another shard's: a shard that hangs must not use up the room.
+    /// The latest batch that the server has answered. One server answers in order, so replies still missing
+    /// from earlier batches must come from another shard. A shard that hangs must not use up the room.
     answered: u64,
-    /// How long the last batch took.
+    /// How long the last finished batch took.
     took: Duration,
 }
 
@@ -83,13 +85,13 @@ impl InFlight {
 }
 
 impl State {
-    /// Whether there is something to renew, and room for it.
+    /// Whether there is a lease to renew, and room for it.
     fn may_send(&self) -> bool {
         !self.ready.is_empty() && self.in_flight.has_room()
     }
 
-    /// The next lease to renew: the first to end of those that a reply can still reach `in_time`. Where
-    /// there is more to do than can be done, the others would all be lost with the ones before them.
+    /// Removes the next lease to renew: the first to end among those that a reply can still reach `in_time`.
+    /// Under overload, starting with the leases that are too late would lose all the others too.
     fn take_ready(&mut self, in_time: Time) -> Option<Arc<Lease>> {
         let first = self.ready.range((in_time, 0)..).next().map(|(at, _)| *at);
         match first {
@@ -104,7 +106,7 @@ impl State {
     }
 }
 
-/// Tells leases apart; one in the schedule is not freed.
+/// Identifies a lease. The address is unique, since a lease in the schedule is not freed.
 fn address(lease: &Arc<Lease>) -> usize {
     Arc::as_ptr(lease).addr()
 }
@@ -114,11 +116,11 @@ impl Schedule {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the lease looked at when `at` comes, and not at the time set before.
+    /// Sets the time at which the lease is due; replaces an earlier one.
     pub(crate) fn set(&self, lease: &Arc<Lease>, at: Time) {
         let mut state = self.state();
         state.take_out(lease);
-        // A lease that has ended was taken out for good.
+        // A lease that has ended stays out of the schedule.
         if lease.is_over() {
             return;
         }
@@ -134,19 +136,19 @@ impl Schedule {
         self.state().take_out(lease);
     }
 
-    /// Everything that must be looked at by `now`.
+    /// Removes and returns every lease that is due by `now`, or within `TOGETHER` after it.
     fn take_due(&self, now: Time) -> Vec<Arc<Lease>> {
         let mut state = self.state();
         let later = state.due.split_off(&(now.after(TOGETHER), 0));
         std::mem::replace(&mut state.due, later).into_values().collect()
     }
 
-    /// Has the lease renewed when there is room.
+    /// Queues the lease for renewal.
     fn make_ready(&self, lease: &Arc<Lease>) {
         self.state().ready.insert((lease.valid_until(), address(lease)), lease.clone());
     }
 
-    /// The leases to renew next and the number of their batch, if there are any and there is room.
+    /// The next leases to renew and their batch number, if there are leases and there is room.
     fn next_batch(&self, now: Time) -> Option<(u64, Vec<Arc<Lease>>)> {
         let mut state = self.state();
         if !state.may_send() {
@@ -161,8 +163,8 @@ impl Schedule {
         Some((state.in_flight.begin(batch.len()), batch))
     }
 
-    /// Waits until nothing waits to be renewed: on a busy machine renewals come first. Those who wait
-    /// for this go on one after the other, with the renewals that became due meanwhile in between.
+    /// Waits until no lease waits for renewal: on a busy machine renewals come first. Callers continue one
+    /// after the other; renewals that became due meanwhile are sent in between.
     pub(crate) async fn spare_time(&self) {
         let _turn = self.turn.lock().await;
         while !self.state().ready.is_empty() {
@@ -170,19 +172,19 @@ impl Schedule {
         }
     }
 
-    /// One lease of a batch has an answer; `told` if it is the server's.
-    fn answered(&self, batch: u64, told: bool) {
+    /// One lease of a batch has a result; `by_server` if the result came from the server.
+    fn answered(&self, batch: u64, by_server: bool) {
         let mut state = self.state();
         if let Some(left) = state.in_flight.batches.get_mut(&batch) {
             *left = left.saturating_sub(1);
         }
-        if told {
+        if by_server {
             state.in_flight.answered = state.in_flight.answered.max(batch);
         }
         self.wake_to_send(&mut state);
     }
 
-    /// Nothing more is awaited of a batch.
+    /// A batch is over: no more replies are expected.
     fn finished(&self, batch: u64, took: Duration) {
         let mut state = self.state();
         state.in_flight.batches.remove(&batch);
@@ -190,7 +192,7 @@ impl Schedule {
         self.wake_to_send(&mut state);
     }
 
-    /// Wakes the thread if it sleeps and there is room for more.
+    /// Wakes the thread if it sleeps and a batch can be sent.
     fn wake_to_send(&self, state: &mut State) {
         if state.asleep_until.is_some() && state.may_send() {
             state.asleep_until = None;
@@ -198,20 +200,20 @@ impl Schedule {
         }
     }
 
-    /// Everything, due or not.
+    /// Removes and returns every lease, due or not.
     fn take_all(&self) -> Vec<Arc<Lease>> {
         std::mem::take(&mut self.state().due).into_values().collect()
     }
 
-    /// Until when the thread may sleep.
-    fn plan(&self, now: Time) -> Time {
+    /// When the thread has to wake next.
+    fn next_wake(&self, now: Time) -> Time {
         let mut state = self.state();
         let first = state.due.keys().next().map(|(at, _)| *at);
         state.idle_looks = if first.is_some() { 0 } else { state.idle_looks.saturating_add(1) };
         let until = match first {
             _ if state.may_send() => now,
             Some(at) => at,
-            None if state.idle_looks < IDLE_LOOKS => now.after(LOOK_EVERY),
+            None if state.idle_looks < IDLE_LOOKS => now.after(POLL_INTERVAL),
             None => Time::NEVER,
         };
         state.asleep_until = Some(until);
@@ -219,7 +221,7 @@ impl Schedule {
     }
 }
 
-/// What the thread sleeps on. Holds no engine, which must be free to end meanwhile.
+/// What the thread sleeps on. Does not keep the engine alive, so that the engine can be dropped meanwhile.
 pub(crate) struct Listener {
     schedule: Arc<Schedule>,
     clock: Clock,
@@ -229,11 +231,11 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn new(engine: &Engine) -> Self {
         let (schedule, clock) = (engine.schedule.clone(), engine.clock.clone());
-        Listener { schedule, clock, notices: engine.backend.notices() }
+        Listener { schedule, clock, notices: engine.backend.subscribe(engine.defaults.plain.ttl) }
     }
 }
 
-/// Runs the renewals until `stop`, also after a panic: a lock must not be lost to a bug elsewhere.
+/// Runs the renewals until `stop`. Restarts them after a panic: a bug elsewhere must not cost a lock.
 pub(crate) async fn supervise(
     engine: Weak<Engine>,
     stop: CancellationToken,
@@ -247,7 +249,7 @@ pub(crate) async fn supervise(
                 listener = Listener::new(&engine);
                 let leases = engine.gates.leases(engine.clock.now());
                 leases.iter().for_each(|(lease, _)| engine.reschedule(lease));
-                // In a task of its own: it may have been the log that panicked.
+                // In its own task: the panic may have come from the log.
                 tokio::spawn(async move {
                     tracing::error!(component = "tenure", %panic, "renewal panicked, restarted");
                 });
@@ -260,7 +262,7 @@ async fn run(weak: Weak<Engine>, stop: CancellationToken, listener: Listener) {
     let Listener { schedule, clock, mut notices } = listener;
     let mut listening = true;
     loop {
-        let until = schedule.plan(clock.now());
+        let until = schedule.next_wake(clock.now());
         let mut heard = None;
         tokio::select! {
             () = stop.cancelled() => return,
@@ -270,21 +272,21 @@ async fn run(weak: Weak<Engine>, stop: CancellationToken, listener: Listener) {
         }
         let Some(engine) = weak.upgrade() else { return };
         if let Some(notice) = heard {
-            heed(&engine, notice);
+            apply_notice(&engine, notice);
         }
-        look_at(&engine, schedule.take_due(clock.now()));
+        process_due(&engine, schedule.take_due(clock.now()));
         if let Some((number, batch)) = schedule.next_batch(clock.now()) {
             engine.spawn(renew(engine.clone(), number, batch));
-            // Replies that have come are read before more is sent.
+            // Read replies that have arrived before sending more.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Acts on what the backend says unasked.
-fn heed(engine: &Arc<Engine>, notice: Notice) {
-    // Noted on the claim, in case the grant itself is still on its way.
-    let ours = |key, token| engine.gates.claim(key).filter(|claim| claim.token() == token);
+/// Acts on a notice of the backend.
+pub(crate) fn apply_notice(engine: &Arc<Engine>, notice: Notice) {
+    // Recorded on the claim, in case the grant is still on its way.
+    let ours = |key, token| engine.gates.claim(key, token);
     match notice {
         Notice::Contended { key, token } => {
             if let Some(claim) = ours(&key, token) {
@@ -294,7 +296,7 @@ fn heed(engine: &Arc<Engine>, notice: Notice) {
         Notice::Lost { key, token, loss } => {
             if let Some(claim) = ours(&key, token) {
                 claim.set_lost(loss);
-                engine.take_note_of_loss(&key);
+                engine.apply_pending_loss(&key);
             }
         }
         Notice::Reconnected => {
@@ -303,20 +305,20 @@ fn heed(engine: &Arc<Engine>, notice: Notice) {
             let (renewed, others): (Vec<_>, _) =
                 all.into_iter().partition(|lease| lease.next_renewal() != Time::NEVER);
             renewed.iter().for_each(|lease| begin(engine, lease));
-            look_at(engine, others);
+            process_due(engine, others);
         }
     }
 }
 
-/// Looks at leases that are due: some have ended, the others are renewed together.
-fn look_at(engine: &Arc<Engine>, due: Vec<Arc<Lease>>) {
+/// Processes due leases: handles those that have ended, and renews the others together.
+fn process_due(engine: &Arc<Engine>, due: Vec<Arc<Lease>>) {
     let soon = engine.clock.now().after(TOGETHER);
     for lease in due {
-        engine.deal_with_loss(&lease);
+        engine.handle_loss(&lease);
         if lease.ended().is_some() {
             continue;
         }
-        // One that the server may have lost is renewed until the server has answered.
+        // A doubted lease is renewed until the server has answered.
         let doubted = lease.is_doubted() && lease.next_renewal() != Time::NEVER;
         if doubted || lease.next_renewal() <= soon {
             begin(engine, &lease);
@@ -326,7 +328,7 @@ fn look_at(engine: &Arc<Engine>, due: Vec<Arc<Lease>>) {
     }
 }
 
-/// Marks a renewal as under way. Meanwhile the lease is looked at only to see it end.
+/// Marks a renewal as under way. Until its reply, the lease is due only at its end.
 fn begin(engine: &Arc<Engine>, lease: &Arc<Lease>) {
     engine.schedule.set(lease, lease.valid_until());
     if !lease.renewing.swap(true, Ordering::AcqRel) {
@@ -335,7 +337,7 @@ fn begin(engine: &Arc<Engine>, lease: &Arc<Lease>) {
 }
 
 async fn renew(engine: Arc<Engine>, batch: u64, mut leases: Vec<Arc<Lease>>) {
-    // Some may have been released, or have ended, while they waited for room.
+    // Some leases may have been released, or have ended, while they waited for room.
     leases.retain(|lease| lease.is_valid());
     let sent = engine.clock.now();
     let unanswered = Unanswered { engine: &engine, batch, leases: &leases, sent };
@@ -343,7 +345,7 @@ async fn renew(engine: Arc<Engine>, batch: u64, mut leases: Vec<Arc<Lease>>) {
     let answer = |index: usize, answer: Renewal| {
         if let Some(lease) = leases.get(index) {
             engine.schedule.answered(batch, !matches!(answer, Renewal::Unknown(_)));
-            engine.take_answer(lease, answer, sent);
+            engine.apply_renewal(lease, answer, sent);
         }
     };
     if leases.is_empty() {
@@ -357,8 +359,8 @@ async fn renew(engine: Arc<Engine>, batch: u64, mut leases: Vec<Arc<Lease>>) {
     drop(unanswered);
 }
 
-/// Leases whose renewal has brought no answer, because the backend gave none or panicked: dropped,
-/// they are due again soon.
+/// Leases of a batch. When it is dropped, those without a reply (the backend sent none, or panicked) become
+/// due again soon.
 struct Unanswered<'a> {
     engine: &'a Arc<Engine>,
     batch: u64,
@@ -381,22 +383,23 @@ impl Drop for Unanswered<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Term;
-    use crate::claim::{Claim, Terms, Token};
+    use crate::claim::{Claim, ClaimOptions};
     use crate::fence::Fence;
+    use crate::grant::Validity;
     use crate::key::Key;
+    use crate::token::Token;
 
-    /// Where there is more to renew than can be renewed, what no reply can reach in time comes last:
-    /// otherwise each lease would be sent when it is too late for it, and all would be lost.
+    /// Under overload, leases that no reply can reach in time are renewed last. Otherwise each lease would be
+    /// sent too late, and all would be lost.
     #[test]
     fn what_cannot_be_saved_comes_last() {
         let (clock, schedule) = (Clock::manual(), Schedule::default());
         let lease = |secs| {
             let ttl = Duration::from_secs(secs);
             let (key, token) = (Key::new("k").unwrap(), Token::random().unwrap());
-            let claim = Arc::new(Claim::new(key, token, Terms::new(ttl)));
-            let term = Term::Lease { from: clock.now(), ttl };
-            Arc::new(Lease::adopted(claim, Fence::NONE, term, clock.clone()))
+            let claim = Arc::new(Claim::new(key, token, ClaimOptions::new(ttl)));
+            let validity = Validity::Lease { from: clock.now(), ttl };
+            Arc::new(Lease::adopted(claim, Fence::NONE, validity, clock.clone()))
         };
         for secs in [1, 9, 3, 2, 5] {
             schedule.make_ready(&lease(secs));

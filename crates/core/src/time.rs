@@ -1,11 +1,10 @@
-//! The clock, and the arithmetic of leases. Nothing else in the project reads a clock.
+//! The clock, and the arithmetic of leases. No other module reads the monotonic or the wall clock directly.
 //!
-//! In: a request's send time and a ttl. Out: the moment until which a lease may be relied on.
+//! In: the send time of a request, and a ttl. Out: the moment until which a lease can be relied on.
 //!
-//! Our clock counts the time a machine sleeps (`CLOCK_BOOTTIME`), since a server's does too:
-//! `std::time::Instant` stands still through a suspend on Linux and would call a lease alive that
-//! ended hours ago. Timers do sleep through a suspend, so every sleep here looks at the clock at
-//! least once a second.
+//! Our clock includes the time that the machine is suspended (`CLOCK_BOOTTIME`), as a server's clock does.
+//! `std::time::Instant` stops during a suspend on Linux, and would show a lease as valid that ended hours
+//! ago. Timers stop during a suspend too, so every sleep here checks the clock at least once a second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,10 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-pub use crate::bound::Bounds;
+pub use crate::timeout::TimeoutWheel;
 
-/// How long a sleep may go without a look at the clock.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest time that a sleep does not check the clock.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A moment on a [`Clock`]. Comparable only with moments of the same clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,13 +35,12 @@ impl Time {
         self.0
     }
 
-    /// This moment and `by` more; a sum that does not fit is [`Time::NEVER`].
+    /// This moment plus `by`; [`Time::NEVER`] if the sum overflows.
     pub fn after(self, by: Duration) -> Self {
         Time(self.0.saturating_add(nanos(by)))
     }
 
-    /// This moment less `by`, not before the clock's origin.
-    /// A moment that never comes does not come earlier either.
+    /// This moment minus `by`, not before the clock's origin. [`Time::NEVER`] stays `NEVER`.
     pub fn before(self, by: Duration) -> Self {
         match self {
             Time::NEVER => Time::NEVER,
@@ -50,7 +48,7 @@ impl Time {
         }
     }
 
-    /// How long after `earlier` this moment is; zero if it is not after it.
+    /// The time from `earlier` to this moment; zero if this moment is not later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -60,21 +58,21 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a lease must not be relied on for at its end: one per cent of the ttl for clocks that run
-/// at different speeds, and two milliseconds for servers that count in whole ones.
+/// The part at the end of a lease that must not be relied on: one per cent of the ttl for clocks that run at
+/// different speeds, and two milliseconds for servers that count whole milliseconds.
 pub fn margin(ttl: Duration) -> Duration {
     ttl / 100 + Duration::from_millis(2)
 }
 
-/// Until when a lease of `ttl` may be relied on that was asked for, or renewed, at `sent_at`.
+/// Until when a lease of `ttl` can be relied on, if its request or renewal was sent at `sent_at`.
 ///
-/// The server's ttl starts somewhere between our sending and its reply, so counting from before the
-/// request left can only make our view too short.
+/// The server's ttl starts between our request and its reply. So counting from before the request was sent
+/// can only make our time too short.
 pub fn valid_until(sent_at: Time, ttl: Duration) -> Time {
     sent_at.after(ttl.saturating_sub(margin(ttl)))
 }
 
-/// Where the time comes from: the system, or a test.
+/// The source of time: the system, or a test. Clones share the same clock.
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,7 +88,7 @@ pub struct Clock {
     manual: Option<Arc<Manual>>,
 }
 
-/// A clock that stands still until it is told to move.
+/// A clock that moves only by `advance`.
 #[derive(Debug)]
 struct Manual {
     now: Mutex<u64>,
@@ -98,7 +96,7 @@ struct Manual {
 }
 
 impl Clock {
-    /// The machine's clock, which counts suspend.
+    /// The clock of the machine, which includes the time that it is suspended.
     pub fn system() -> Self {
         Clock { manual: None }
     }
@@ -112,19 +110,19 @@ impl Clock {
         Clock { manual: Some(Arc::new(manual)) }
     }
 
-    /// Moves a manual clock forward and wakes whoever sleeps on it. Does nothing to the system's.
+    /// Moves a manual clock forward, and wakes all sleeps that end by then. No effect on the system clock.
     pub fn advance(&self, by: Duration) {
         let Some(manual) = &self.manual else { return };
         *manual.now.lock().unwrap_or_else(PoisonError::into_inner) += nanos(by);
         manual.moved.send_replace(());
     }
 
-    /// Whether it moves by hand only.
+    /// Whether this is a manual clock.
     pub(crate) fn is_manual(&self) -> bool {
         self.manual.is_some()
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Time {
         match &self.manual {
             Some(manual) => Time(*manual.now.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -132,7 +130,8 @@ impl Clock {
         }
     }
 
-    /// Sleeps until `at`, also through a suspend of the machine (it then wakes within a second of the resume).
+    /// Sleeps until `at`. After a suspend of the machine it wakes within a second of the resume. Dropping the
+    /// future has no effect.
     pub async fn sleep_until(&self, at: Time) {
         match &self.manual {
             Some(manual) => manual.sleep_until(at).await,
@@ -140,7 +139,20 @@ impl Clock {
         }
     }
 
-    /// Sleeps for `duration`.
+    /// The result of `work`, or `None` if it takes longer than `longest`.
+    pub(crate) async fn at_most<T>(
+        &self,
+        longest: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.sleep(longest) => None,
+        }
+    }
+
+    /// Sleeps for `duration`, counted from the first poll.
     pub async fn sleep(&self, duration: Duration) {
         self.sleep_until(self.now().after(duration)).await;
     }
@@ -164,7 +176,7 @@ async fn sleep_until_system(at: Time) {
         if left.is_zero() {
             return;
         }
-        tokio::time::sleep(left.min(LOOK_EVERY)).await;
+        tokio::time::sleep(left.min(POLL_INTERVAL)).await;
     }
 }
 
@@ -178,11 +190,11 @@ fn boot_time() -> Time {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-/// Elsewhere the monotonic clock runs on while the machine sleeps.
+/// On other Unix systems the monotonic clock runs on during a suspend.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
-/// Windows' `Instant` counts suspend.
+/// On Windows `Instant` includes the time that the machine is suspended.
 #[cfg(not(unix))]
 fn boot_time() -> Time {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
@@ -190,7 +202,7 @@ fn boot_time() -> Time {
     Time(nanos(origin.elapsed()).saturating_add(1_000_000_000))
 }
 
-/// The wall clock, in milliseconds since 1970. For people and for fences; no lease depends on it.
+/// A wall-clock time, in milliseconds since 1970. For people and for fences; no lease depends on it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -198,18 +210,18 @@ fn boot_time() -> Time {
 pub struct UnixMillis(pub u64);
 
 impl UnixMillis {
-    /// What the wall clock shows.
+    /// The current wall-clock time.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         UnixMillis(since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// This moment less `by`.
+    /// This moment minus `by`.
     pub fn before(self, by: Duration) -> Self {
         UnixMillis(self.0.saturating_sub(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// How long ago this was by the wall clock; zero if it lies ahead.
+    /// The time since this moment by the wall clock; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
         Duration::from_millis(UnixMillis::now().0.saturating_sub(self.0))
     }
@@ -219,7 +231,7 @@ impl UnixMillis {
 mod tests {
     use super::*;
 
-    /// A lease may be relied on for a little less than its ttl, counted from the send.
+    /// A lease can be relied on for a little less than its ttl, counted from the send.
     #[test]
     fn validity_is_short_of_the_ttl_by_the_margin() {
         let sent = Time::from_nanos(1_000);
@@ -227,14 +239,14 @@ mod tests {
         assert_eq!(until.since(sent), Duration::from_millis(30_000 - 300 - 2));
     }
 
-    /// A ttl that the margin eats up is valid for no time at all.
+    /// A ttl that is not longer than the margin is never valid.
     #[test]
     fn a_tiny_ttl_is_never_valid() {
         let sent = Time::from_nanos(1_000);
         assert_eq!(valid_until(sent, Duration::from_millis(2)), sent);
     }
 
-    /// Sums that do not fit mean "never", and never stays never.
+    /// Sums that overflow are "never", and "never" stays so.
     #[test]
     fn arithmetic_saturates() {
         assert_eq!(Time::from_nanos(5).after(Duration::MAX), Time::NEVER);

@@ -1,4 +1,4 @@
-//! Contention between processes, as the metrics show it. The recorder is the test thread's own.
+//! Contention between processes, as the metrics show it. The recorder is local to the test thread.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -9,7 +9,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tenure_core::time::Clock;
 use tenure_core::{Locker, Memory};
 
-/// A wait behind another process counts as one contention, as one behind another task does.
+/// A wait behind another process counts as one contention, like a wait behind another task.
 #[test]
 fn contention_between_processes_is_counted() {
     let recorder = DebuggingRecorder::new();

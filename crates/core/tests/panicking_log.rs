@@ -11,11 +11,11 @@ use tenure_core::{Guard, Locker, Memory};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// How long a state may take to come.
+/// How long to wait for an expected state.
 const DEADLINE: Duration = Duration::from_secs(30);
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Panics at every error that it is to log.
+/// Panics on every error event.
 struct Panicking;
 
 impl Subscriber for Panicking {
@@ -38,8 +38,8 @@ impl Subscriber for Panicking {
     fn exit(&self, _: &Id) {}
 }
 
-/// A log that panics at a loss costs nothing else: the lost lock is given back, and what was due in
-/// the same moment is renewed.
+/// A log that panics on a loss affects nothing else: the lost lock is released, and a lease that was due at
+/// the same time is renewed.
 #[tokio::test]
 async fn a_log_that_panics_costs_no_other_lock() {
     tracing::subscriber::set_global_default(Panicking).unwrap();
@@ -51,13 +51,13 @@ async fn a_log_that_panics_costs_no_other_lock() {
     let kept = locker.lock("kept").await.unwrap();
     clock.advance(longest);
     let next = tokio::time::timeout(DEADLINE, rival.lock("lost").into_future()).await;
-    drop(next.expect("the lost lock is given back").unwrap());
+    drop(next.expect("the lost lock is released").unwrap());
     let renewed = tokio::time::timeout(DEADLINE, is_renewed(&kept)).await;
     renewed.expect("the other lock is renewed");
     assert!(PANICKED.load(Ordering::Acquire) && kept.is_held() && !lost.is_held());
 }
 
-/// Ends when the lease is as good as new. The test's clock stands still meanwhile.
+/// Returns when the lease has been renewed. The test's clock does not advance meanwhile.
 async fn is_renewed(guard: &Guard) {
     let mut looks = tokio::time::interval(Duration::from_millis(5));
     while guard.remaining() < Duration::from_secs(25) {

@@ -1,54 +1,60 @@
-//! The contract, kept by an etcd cluster.
+//! The [`Backend`] contract on an etcd cluster.
 //!
-//! In: claims and leases from the engine. Out: what the cluster answered, as the contract says it.
-//! Waiting is in `wait.rs`, renewing in `renew.rs`, giving back in `give.rs`, looking in `look.rs`,
-//! watching in `watch.rs`, what goes on by itself in `tend.rs`.
+//! In: claims and leases from the engine. Out: the replies of the cluster, in the terms of the contract. This
+//! module only composes the objects that do the work.
 //!
-//! Requests travel on one connection of the runtime that asks; what keeps locks alive on another that
-//! lives on the engine's thread, so that a blocked application does not lose a lock.
+//! Requests use a connection on the caller's runtime. Keep-alives use another connection on the engine's
+//! thread, so that an application that blocks its runtime does not lose a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, Hints,
-    LockInfo, Loss, Notice, Notices, Query, Release, Term, Then,
+    AfterRelease, Answers, Attempt, Backend, Capabilities, ClaimEnd, Fault, Grant, Hints, LockInfo,
+    Notices, Notifier, Operator, Query, Release, Validity,
 };
 use tenure_core::doctor::Finding;
 use tenure_core::time::Clock;
-use tenure_core::{Claim, Error, Key, Lease, Mode, TTL_DEFAULT, Token};
-use tokio::sync::broadcast;
+use tenure_core::{Claim, Key, Lease, Token};
+use tenure_net::ForkGuard;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::builder::Builder;
-use crate::ears::Ears;
+use crate::acquire::Acquirer;
+use crate::background::Background;
+use crate::claim_key::ClaimKeys;
+use crate::cleanup::Cleanups;
+use crate::client::Client;
+use crate::contention::ContentionHints;
+use crate::doctor::Doctor;
 use crate::epoch::Epoch;
+use crate::force::Forcer;
+use crate::inspect::Inspector;
 use crate::keys::Keys;
-use crate::link::{Cluster, Link};
-use crate::seat::{Seat, Seats, Wanted};
+use crate::link::Link;
+use crate::queue::Queue;
+use crate::release::Releaser;
+use crate::renew::Renewer;
 use crate::sessions::Sessions;
-use crate::trouble::{Cause, Trouble};
-use crate::value::Author;
-use crate::watch::Departed;
+use crate::transfer::Transfer;
+use crate::wait::Waiter;
+use crate::watch::{RecentEnds, Watcher};
+use crate::watch_cache::WatchCache;
 
-/// How many notices a slow listener may be behind before it is told that it missed some.
-const NOTICES_KEPT: usize = 1024;
-/// The shortest ttl: a server with the usual settings grants none below it.
-pub(crate) const TTL_MIN: Duration = Duration::from_secs(2);
-/// How many debts are paid by one that closes: the server's clock pays the others.
-const PAID_AT_CLOSE: usize = 16;
-/// What a ttl is counted in.
+/// How many leases may wait for the background work to watch them. The others are not watched.
+const WATCHES_KEPT: usize = 1024;
+/// The shortest ttl: a server with default settings grants no shorter lease.
+const TTL_MIN: Duration = Duration::from_secs(2);
+/// How many queued cleanups are run at close. The others are done when their leases expire.
+const CLEANUPS_AT_CLOSE: usize = 16;
+/// The unit of a ttl.
 const TTL_UNIT: Duration = Duration::from_secs(1);
-/// Why a forked child cannot use what its parent opened.
-const FORKED: &str = "the client was made by the process that forked this one";
-/// Why owners cannot be shared between processes.
-const SHARED: &str = "`etcd:` cannot share an owner between processes: a lock hangs on the session of \
-                      one process, and ends with it";
 
 /// Locks on an etcd cluster.
 ///
-/// Every grant was agreed on by a majority of the cluster, so a lock survives the loss of a member,
-/// and whoever waits is served first come, first served. A ttl is in whole seconds, at least two.
+/// A majority of the cluster agrees on every grant, so a lock survives the loss of a member. Waiters are
+/// served first come, first served. A ttl is in whole seconds, at least two.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tenure_core::Error> {
@@ -66,237 +72,279 @@ const SHARED: &str = "`etcd:` cannot share an owner between processes: a lock ha
 /// ```
 #[derive(Debug)]
 pub struct Etcd {
-    pub(crate) shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) keys: Keys,
-    pub(crate) author: Author,
-    pub(crate) clock: Clock,
-    pub(crate) calls: Link,
-    pub(crate) renewals: Link,
-    pub(crate) sessions: Sessions,
-    pub(crate) epoch: Epoch,
-    pub(crate) seats: Seats,
-    pub(crate) wanted: Wanted,
-    pub(crate) ears: Ears,
-    pub(crate) departed: Departed,
-    /// Claims behind which tasks of this process wait.
-    pub(crate) heeding: broadcast::Sender<Arc<Seat>>,
-    pub(crate) closed: CancellationToken,
-    notices: broadcast::Sender<Notice>,
-    address: String,
-    /// The process that made it.
-    pid: u32,
+    fork_guard: ForkGuard,
+    calls: Arc<Link>,
+    /// Whether other lockers may use `calls` too.
+    shares_calls: bool,
+    claim_keys: Arc<ClaimKeys>,
+    sessions: Arc<Sessions>,
+    cleanups: Arc<Cleanups>,
+    notifier: Notifier,
+    acquirer: Acquirer,
+    renewer: Arc<Renewer>,
+    releaser: Arc<Releaser>,
+    transfer: Arc<Transfer>,
+    inspector: Inspector,
+    watcher: Arc<Watcher>,
+    forcer: Forcer,
+    doctor: Doctor,
+    background: Arc<Background>,
 }
 
 impl Etcd {
-    /// Connects to the cluster at `url`, with what the URL does not say taken from the variables that
-    /// `etcdctl` reads (`ETCDCTL_ENDPOINTS`, `ETCDCTL_USER`, `ETCDCTL_CACERT` and their like).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Builder::connect`].
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder(url).environment()?.connect().await
+    /// Locks on a client that the caller made and keeps.
+    pub fn with(client: &Client) -> Self {
+        Etcd { shares_calls: true, ..Self::alone_with(client) }
     }
 
-    /// Starts from `url`, to say more than a URL can.
-    pub fn builder(url: &str) -> Builder {
-        Builder::new(url)
+    /// Locks on a client that nothing else uses.
+    pub(crate) fn alone_with(client: &Client) -> Self {
+        let (calls, keys) = (client.requests().clone(), Arc::new(client.keys()));
+        let renewals = Arc::new(Link::new(calls.cluster().clone()));
+        let notifier = Notifier::default();
+        let epoch = Arc::new(Epoch::new(calls.clone(), &keys));
+        let claim_keys = Arc::new(ClaimKeys::new(keys.clone()));
+        let cleanups = Arc::new(Cleanups::new(calls.clock().clone()));
+        let sessions = Arc::new(Sessions::new(
+            keys.clone(),
+            calls.clone(),
+            epoch.clone(),
+            claim_keys.clone(),
+            cleanups.clone(),
+            notifier.clone(),
+        ));
+        Parts { keys, calls, renewals, notifier, epoch, claim_keys, cleanups, sessions }.assemble()
     }
 
-    /// A client of `cluster`, with a number that no other has.
-    pub(crate) fn new(cluster: Cluster, prefix: &str, number: u64) -> Self {
-        let address = format!("{cluster:?}");
-        let cluster = Arc::new(cluster);
-        let shared = Shared {
-            keys: Keys::new(prefix, number),
-            author: Author::new(),
-            clock: cluster.clock().clone(),
-            calls: Link::new(cluster.clone()),
-            renewals: Link::new(cluster.clone()),
-            sessions: Sessions::new(TTL_DEFAULT),
-            epoch: Epoch::default(),
-            seats: Seats::default(),
-            wanted: Wanted::default(),
-            ears: Ears::default(),
-            departed: Departed::default(),
-            heeding: broadcast::Sender::new(NOTICES_KEPT),
-            closed: CancellationToken::new(),
-            notices: broadcast::Sender::new(NOTICES_KEPT),
-            address,
-            pid: std::process::id(),
-        };
-        Etcd { shared: Arc::new(shared) }
-    }
-
-    /// Whether the cluster can be used.
-    pub(crate) async fn check(&self) -> Result<(), Error> {
-        let live = self.shared.calls.live().await;
-        live.map(drop).map_err(|trouble| Fault::from(trouble).into())
-    }
-}
-
-impl Shared {
-    pub(crate) fn tell(&self, notice: Notice) {
-        // Nobody listens: nobody needs to know.
-        let _ = self.notices.send(notice);
-    }
-
-    /// Trouble that no server has put into words, and what it said besides.
-    pub(crate) fn trouble(&self, cause: Cause, what: &str, said: &str) -> Trouble {
-        match said {
-            "" => Trouble::new(cause, &self.address, what),
-            said => Trouble::new(cause, &self.address, format_args!("{what}: {said}")),
-        }
-    }
-
-    /// Refuses what this engine cannot do before anything is sent.
-    pub(crate) fn refuse_unsupported(&self, claim: &Claim) -> Result<(), Fault> {
-        self.refuse_forked()?;
-        if claim.shared_owner().is_some() {
-            return Err(Fault::new(FaultKind::Unsupported, SHARED));
-        }
-        match claim.mode() {
-            Mode::Exclusive => Ok(()),
-            Mode::Permits { .. } => {
-                Err(Fault::new(FaultKind::Unsupported, "`etcd:` grants exclusive claims only"))
+    /// Ends the shared sessions, and closes the connections that are ours alone.
+    async fn close_all(&self) {
+        self.background.closed.cancel();
+        self.sessions.close().await;
+        for cleanup in self.cleanups.pending().iter().take(CLEANUPS_AT_CLOSE) {
+            if self.releaser.clean_up(cleanup, &self.calls).await.is_err() {
+                break;
             }
         }
+        self.acquirer.waiter.watches.close();
+        if !self.shares_calls {
+            self.calls.close();
+        }
+        self.background.renewals.close();
+    }
+}
+
+/// What several objects of a client share.
+struct Parts {
+    keys: Arc<Keys>,
+    calls: Arc<Link>,
+    renewals: Arc<Link>,
+    notifier: Notifier,
+    epoch: Arc<Epoch>,
+    claim_keys: Arc<ClaimKeys>,
+    cleanups: Arc<Cleanups>,
+    sessions: Arc<Sessions>,
+}
+
+impl Parts {
+    fn assemble(self) -> Etcd {
+        let fork_guard = ForkGuard::of_this_process();
+        let (releaser, transfer) = (self.releaser(), self.transfer(fork_guard));
+        Etcd {
+            fork_guard,
+            acquirer: self.acquirer(fork_guard, releaser.clone()),
+            renewer: self.renewer(transfer.clone()),
+            background: self.background(releaser.clone()),
+            inspector: Inspector { keys: self.keys.clone(), calls: self.calls.clone() },
+            doctor: Doctor { keys: self.keys.clone(), calls: self.calls.clone() },
+            watcher: self.watcher(),
+            forcer: self.forcer(fork_guard),
+            releaser,
+            transfer,
+            calls: self.calls,
+            shares_calls: false,
+            claim_keys: self.claim_keys,
+            sessions: self.sessions,
+            cleanups: self.cleanups,
+            notifier: self.notifier,
+        }
     }
 
-    /// A forked child has its parent's sockets.
-    pub(crate) fn refuse_forked(&self) -> Result<(), Fault> {
-        match std::process::id() == self.pid {
-            true => Ok(()),
-            false => Err(Fault::new(FaultKind::Invalid, FORKED)),
+    fn acquirer(&self, fork_guard: ForkGuard, releaser: Arc<Releaser>) -> Acquirer {
+        let queue = Arc::new(Queue {
+            calls: self.calls.clone(),
+            sessions: self.sessions.clone(),
+            epoch: self.epoch.clone(),
+            claim_keys: self.claim_keys.clone(),
+            contention: ContentionHints::default(),
+        });
+        let waiter = Waiter {
+            calls: self.calls.clone(),
+            sessions: self.sessions.clone(),
+            queue: queue.clone(),
+            watches: WatchCache::default(),
+        };
+        Acquirer {
+            fork_guard,
+            calls: self.calls.clone(),
+            epoch: self.epoch.clone(),
+            claim_keys: self.claim_keys.clone(),
+            sessions: self.sessions.clone(),
+            cleanups: self.cleanups.clone(),
+            queue,
+            releaser,
+            waiter,
+        }
+    }
+
+    fn releaser(&self) -> Arc<Releaser> {
+        Arc::new(Releaser {
+            keys: self.keys.clone(),
+            calls: self.calls.clone(),
+            claim_keys: self.claim_keys.clone(),
+            sessions: self.sessions.clone(),
+            cleanups: self.cleanups.clone(),
+        })
+    }
+
+    fn transfer(&self, fork_guard: ForkGuard) -> Arc<Transfer> {
+        Arc::new(Transfer {
+            fork_guard,
+            keys: self.keys.clone(),
+            calls: self.calls.clone(),
+            claim_keys: self.claim_keys.clone(),
+            sessions: self.sessions.clone(),
+        })
+    }
+
+    fn renewer(&self, transfer: Arc<Transfer>) -> Arc<Renewer> {
+        Arc::new(Renewer {
+            keys: self.keys.clone(),
+            renewals: self.renewals.clone(),
+            claim_keys: self.claim_keys.clone(),
+            sessions: self.sessions.clone(),
+            transfer,
+        })
+    }
+
+    fn background(&self, releaser: Arc<Releaser>) -> Arc<Background> {
+        Arc::new(Background {
+            keys: self.keys.clone(),
+            renewals: self.renewals.clone(),
+            epoch: self.epoch.clone(),
+            claim_keys: self.claim_keys.clone(),
+            sessions: self.sessions.clone(),
+            cleanups: self.cleanups.clone(),
+            releaser,
+            contention_watches: broadcast::Sender::new(WATCHES_KEPT),
+            notifier: self.notifier.clone(),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    fn watcher(&self) -> Arc<Watcher> {
+        let (keys, calls) = (self.keys.clone(), self.calls.clone());
+        Arc::new(Watcher { keys, calls, ends: watch::Sender::new(RecentEnds::default()) })
+    }
+
+    fn forcer(&self, fork_guard: ForkGuard) -> Forcer {
+        Forcer {
+            fork_guard,
+            keys: self.keys.clone(),
+            calls: self.calls.clone(),
+            cleanups: self.cleanups.clone(),
+            notifier: self.notifier.clone(),
         }
     }
 }
 
+#[async_trait]
 impl Backend for Etcd {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::full("etcd");
-        (can.shared_owners, can.permits) = (false, false);
+        can.shared_owners = false;
         (can.ttl_unit, can.ttl_min) = (TTL_UNIT, TTL_MIN);
+        can.reachable_within = self.calls.connect_timeout();
+        can.call_time = self.calls.connect_timeout() + self.calls.response_timeout();
         can
     }
 
     fn clock(&self) -> Clock {
-        self.shared.clock.clone()
+        self.calls.clock().clone()
     }
 
-    fn expect_ttl(&self, ttl: Duration) {
-        self.shared.sessions.share(ttl);
+    async fn try_acquire(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+        self.acquirer.try_acquire(claim).await
     }
 
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
-        Box::pin(self.shared.ask_once(claim))
+    async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+        self.acquirer.acquire(claim).await
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(self.shared.wait(claim))
+    async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>) {
+        self.renewer.renew(leases, answers).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        leases: &'a [Arc<Lease>],
-        answers: &'a Answers<'a>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(self.shared.renew(leases, answers))
+    async fn release(&self, lease: &Arc<Lease>, then: AfterRelease) -> Result<Release, Fault> {
+        self.releaser.release(lease, then).await
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.release(lease, then))
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
+        self.releaser.abandon(claim).await
     }
 
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.shared.abandon(claim))
+    async fn adopt(&self, claim: &Arc<Claim>) -> Result<Option<Validity>, Fault> {
+        self.transfer.adopt(claim).await
     }
 
-    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
-        Box::pin(self.shared.adopt(claim))
+    async fn relinquish(&self, lease: &Arc<Lease>) -> Result<(), Fault> {
+        self.transfer.relinquish(lease).await
     }
 
-    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.shared.let_go(lease))
-    }
-
-    fn heed(&self, lease: &Arc<Lease>) {
-        if let Some(seat) = self.shared.seats.get(lease.claim().token()) {
-            // Nobody tends it: nobody needs to know.
-            let _ = self.shared.heeding.send(seat);
+    fn watch_contention(&self, lease: &Arc<Lease>) {
+        if let Some(claim_key) = self.claim_keys.get(lease.claim().token()) {
+            // If the background work is not running, the notice is not needed.
+            let _ = self.background.contention_watches.send(claim_key);
         }
     }
 
-    fn tend(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.shared.tend())
+    async fn run(&self) {
+        self.background.run().await
     }
 
-    fn notices(&self) -> Notices {
-        Notices::of(&self.shared.notices)
+    fn subscribe(&self, default_ttl: Duration) -> Notices {
+        self.sessions.share(default_ttl);
+        self.notifier.notices()
     }
 
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        Box::pin(async move {
-            self.shared.refuse_forked()?;
-            Ok(self.shared.inspect(query).await?)
-        })
+    async fn close(&self) {
+        self.close_all().await
     }
 
-    fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
-        Box::pin(async { Ok(self.shared.hints().await?) })
-    }
-
-    fn fates<'a>(
-        &'a self,
-        ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
-        Box::pin(async move { Ok(self.shared.fates(ended).await?) })
-    }
-
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.force(key, seen, by))
-    }
-
-    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(self.look_for_flaws(ttl))
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.shared.close())
+    fn operator(&self) -> Option<&dyn Operator> {
+        Some(self)
     }
 }
 
-impl Shared {
-    /// Ends the session, and lets go of the connections.
-    async fn close(&self) {
-        self.closed.cancel();
-        let left = self.sessions.all();
-        for session in left.iter().filter(|session| !session.is_own()) {
-            session.end(Loss::Shutdown);
-            self.sessions.forget(session);
-            // If it cannot be told, the server finds out when the ttl is over.
-            let _ = self.revoke(session.lease(), &self.calls).await;
-        }
-        for debt in self.sessions.debts(self.clock.now()).iter().take(PAID_AT_CLOSE) {
-            if self.pay_off(debt, &self.calls).await.is_err() {
-                break;
-            }
-        }
-        self.ears.close();
-        self.calls.close();
-        self.renewals.close();
+#[async_trait]
+impl Operator for Etcd {
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
+        self.fork_guard.refuse_forked()?;
+        Ok(self.inspector.inspect(query).await?)
+    }
+
+    async fn change_hints(&self, query: &Query) -> Result<Option<Hints>, Fault> {
+        Ok(self.watcher.hints(query).await?)
+    }
+
+    async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
+        Ok(self.watcher.end_reasons(ended).await?)
+    }
+
+    async fn force_release(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
+        self.forcer.force(key, seen, by).await
+    }
+
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.doctor.diagnose(self, ttl).await
     }
 }

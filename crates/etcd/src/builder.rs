@@ -1,123 +1,136 @@
-//! What a URL cannot say: prefix, time-outs, certificates.
+//! Options that a URL does not have: prefix, time-outs, certificates.
 //!
-//! In: a URL, setters, and the variables that `etcdctl` reads. Out: an [`Etcd`], connected and checked,
-//! or one that connects when it is first asked.
+//! In: a URL, setters, and the variables that `etcdctl` reads. Out: an [`Etcd`], connected and checked, or
+//! one that connects at its first request.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use tenure_core::Error;
+use tenure_core::time::Clock;
+use tenure_net::{Pem, Timeouts, Tls, server_name};
 
 use crate::backend::Etcd;
+use crate::client::Client;
 use crate::keys::OURS;
-use crate::link::{Cluster, Member};
-use crate::tls::{Pem, Tls, server_name};
-use crate::url::{Login, Place};
+use crate::link::Cluster;
+use crate::url::{Endpoints, Login};
 
-/// What all our keys start with.
+/// The protocol under gRPC. A server does not answer a client that does not offer it.
+const ALPN: &[u8] = b"h2";
+/// The default prefix of all our keys.
 pub const PREFIX_DEFAULT: &str = "tenure";
 /// The longest prefix, in bytes.
 pub const PREFIX_MAX: usize = 64;
-/// How long a connection may take to be ready: name, network, password, checks. Two seconds ride
-/// out a lost packet.
-pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
-/// How long an answer may take before it counts as unknown and another member is asked. Above the
-/// time that a cluster usually takes to find a new leader, and far below the default ttl.
-pub const RESPONSE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 
-/// The bounds of both time-outs. The engine gives up on any call after ten seconds.
-const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-const TIMEOUT_MAX: Duration = Duration::from_secs(4);
+/// The names of these settings in error messages.
+const ENDPOINTS: &str = "endpoints";
+const LOGIN: &str = "login";
 
-/// How to reach a cluster; made by [`Etcd::builder`].
+impl Etcd {
+    /// Connects to the cluster at `url`. Values that the URL leaves open come from the variables that
+    /// `etcdctl` reads (`ETCDCTL_ENDPOINTS`, `ETCDCTL_USER`, `ETCDCTL_CACERT` and so on).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).environment()?.connect().await
+    }
+
+    /// A builder that starts with `url` and has options that a URL does not have.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+}
+
+impl Client {
+    /// Connects to the cluster at `url`, like [`Etcd::connect`].
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).environment()?.client().await
+    }
+
+    /// A builder that starts with `url` and has options that a URL does not have.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+}
+
+/// How to reach a cluster; made by [`Etcd::builder`] or [`Client::builder`].
+///
+/// The connect time-out is for all members together. After a response time-out, another member is asked.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct Builder {
     url: String,
     prefix: String,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+    timeouts: Timeouts,
     tls: Tls,
-    /// What the environment says, where the URL does not.
-    endpoints: Option<String>,
-    login: Option<Login>,
+    /// Endpoints and login from code or from the environment, used if the URL has none. The first value is
+    /// the name of their source, for messages.
+    endpoints: Option<(&'static str, String)>,
+    login: Option<(&'static str, Login)>,
 }
 
-/// Without the URL, which may hold a password, and without keys.
+/// Without the URL, which may contain a password, and without keys.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
+tenure_net::connection_setters!(Builder, "etcds://");
+
 impl Builder {
     pub(crate) fn new(url: &str) -> Self {
         Builder {
             url: url.into(),
             prefix: PREFIX_DEFAULT.into(),
-            connect_timeout: CONNECT_TIMEOUT_DEFAULT,
-            response_timeout: RESPONSE_TIMEOUT_DEFAULT,
+            timeouts: Timeouts::default(),
             tls: Tls::default(),
             endpoints: None,
             login: None,
         }
     }
 
-    /// What all keys start with: `tenure` unless said otherwise. Lockers with different prefixes do
-    /// not see each other's locks.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+    /// The members, as values instead of in the URL, which must then be `etcd://` or `etcds://`. For a
+    /// program that has them in the configuration of its own client. `https://` asks for TLS.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), tenure_core::Error> {
+    /// use tenure_etcd::Etcd;
+    ///
+    /// let etcd = Etcd::builder("etcd://")
+    ///     .endpoints(["http://etcd-1:2379", "http://etcd-2:2379"])
+    ///     .login("app", "p@ss/word"); // as it is: only a URL is percent-encoded
+    /// let locker = tenure_core::Locker::new(etcd.connect().await?);
+    /// # drop(locker);
+    /// # Ok(()) }
+    /// ```
+    pub fn endpoints<E: AsRef<str>>(mut self, endpoints: impl IntoIterator<Item = E>) -> Self {
+        let all: Vec<_> = endpoints.into_iter().map(|one| one.as_ref().to_owned()).collect();
+        self.endpoints = Some((ENDPOINTS, all.join(",")));
         self
     }
 
-    /// How long connecting may take, all members together.
-    pub fn connect_timeout(mut self, longest: Duration) -> Self {
-        self.connect_timeout = longest;
+    /// The user and its password, as values instead of in the URL.
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.login = Some((LOGIN, Login { user: user.into(), password: password.into() }));
         self
     }
 
-    /// How long an answer may take. After that it is unknown, and another member is asked.
-    pub fn response_timeout(mut self, longest: Duration) -> Self {
-        self.response_timeout = longest;
-        self
-    }
-
-    /// Trusts the certificate authorities in this PEM file, and not the system's. Read once, when
-    /// the builder connects. Needs `etcds://`.
-    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.tls.ca = Some(Pem::File(path.into()));
-        self
-    }
-
-    /// The same with the text of such a file.
-    pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.tls.ca = Some(Pem::Text(pem.into()));
-        self
-    }
-
-    /// Shows this certificate to a server that asks for one: the chain and its private key, both as
-    /// PEM. Needs `etcds://`.
-    pub fn client_cert(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.tls.client = Some((Pem::Text(chain.into()), Pem::Text(key.into())));
-        self
-    }
-
-    /// Encrypts without checking who answers: anybody between us and the server can read and change
-    /// everything. For trying things out; `#insecure` at the end of the URL says the same.
-    pub fn insecure(mut self) -> Self {
-        self.tls.insecure = true;
-        self
-    }
-
-    /// Takes what has not been said from the variables that `etcdctl` reads: `ETCDCTL_ENDPOINTS` where
-    /// the URL names no host, `ETCDCTL_USER` and `ETCDCTL_PASSWORD` where it has no login, and with TLS
+    /// Reads values that are still open from the variables that `etcdctl` reads: `ETCDCTL_ENDPOINTS` if the
+    /// URL names no host, `ETCDCTL_USER` and `ETCDCTL_PASSWORD` if it has no login, and with TLS
     /// `ETCDCTL_CACERT`, `ETCDCTL_CERT` and `ETCDCTL_KEY`.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for one that is not text, or that another is missing for.
+    /// [`is_invalid`](Error::is_invalid) for a variable that is not UTF-8, or that needs another variable
+    /// which is not set.
     pub fn environment(self) -> Result<Self, Error> {
         self.environment_of(|name| std::env::var_os(name))
     }
@@ -130,8 +143,10 @@ impl Builder {
                 .map(Some)
                 .map_err(|_| Error::invalid(format!("invalid `{name}`: it is not UTF-8"))),
         };
-        self.endpoints = set("ETCDCTL_ENDPOINTS")?;
-        self.login = login(set("ETCDCTL_USER")?, set("ETCDCTL_PASSWORD")?)?;
+        let endpoints = set("ETCDCTL_ENDPOINTS")?.map(|all| ("ETCDCTL_ENDPOINTS", all));
+        self.endpoints = self.endpoints.or(endpoints);
+        let login = login(set("ETCDCTL_USER")?, set("ETCDCTL_PASSWORD")?)?;
+        self.login = self.login.or(login.map(|login| ("ETCDCTL_USER", login)));
         let (ca, cert, key) = (set("ETCDCTL_CACERT")?, set("ETCDCTL_CERT")?, set("ETCDCTL_KEY")?);
         if !self.wants_tls()? {
             return Ok(self);
@@ -151,89 +166,109 @@ impl Builder {
         Ok(self)
     }
 
-    /// Whether the login of the environment goes to members that the URL names.
+    /// Whether the login of the environment would be sent to members that the URL names.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL that makes no sense.
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL.
     pub fn lends_login(&self) -> Result<bool, Error> {
-        let place = Place::parse(&self.url)?;
-        Ok(self.login.is_some() && place.login.is_none() && !place.addresses.is_empty())
+        let endpoints = Endpoints::parse(&self.url)?;
+        Ok(self.login.is_some() && endpoints.login.is_none() && !endpoints.addresses.is_empty())
     }
 
-    /// Whether TLS is asked for; certificates in the environment are for other clusters otherwise.
+    /// Whether TLS is requested. Without TLS, certificates in the environment are meant for other clusters.
     fn wants_tls(&self) -> Result<bool, Error> {
-        let place = Place::parse(&self.url)?;
+        let endpoints = Endpoints::parse(&self.url)?;
         let named = match &self.endpoints {
-            Some(endpoints) if place.addresses.is_empty() => Place::parse_endpoints(endpoints)?.1,
+            Some((name, all)) if endpoints.addresses.is_empty() => {
+                Endpoints::parse_endpoints(all, name)?.1
+            }
             _ => false,
         };
-        Ok((place.tls || named) && !place.insecure)
+        Ok((endpoints.tls || named) && !endpoints.insecure)
     }
 
-    /// Connects, and checks that the cluster can keep locks.
+    /// Connects, and checks that the cluster can be used for locks.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting,
     /// [`is_unavailable`](Error::is_unavailable) if no member can be reached, or none has a leader,
-    /// [`is_refused`](Error::is_refused) if it wants other credentials, or its certificate is not to
-    /// be trusted, [`is_unsupported`](Error::is_unsupported) if it is too old.
+    /// [`is_refused`](Error::is_refused) if the cluster rejects our credentials, or its certificate cannot be
+    /// trusted, [`is_unsupported`](Error::is_unsupported) if it is too old.
     pub async fn connect(self) -> Result<Etcd, Error> {
-        let etcd = self.connect_later()?;
-        etcd.check().await?;
-        Ok(etcd)
+        Ok(Etcd::alone_with(&self.client().await?))
     }
 
-    /// The same without connecting: that happens when it is first asked for something, on the
-    /// runtime that asks.
+    /// Makes the object without connecting. It connects at its first request, on the runtime of that request.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting.
     pub fn connect_later(self) -> Result<Etcd, Error> {
+        Ok(Etcd::alone_with(&self.client_later()?))
+    }
+
+    /// Connects, for several lockers.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](Self::connect).
+    pub async fn client(self) -> Result<Client, Error> {
+        Clock::system().must_run()?;
+        let client = self.client_later()?;
+        client.check().await?;
+        Ok(client)
+    }
+
+    /// Like [`client`](Self::client), without connecting.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting.
+    pub fn client_later(self) -> Result<Client, Error> {
         self.validate()?;
-        let number = getrandom::u64().map_err(|error| {
-            Error::invalid(format!("the system gives no random numbers: {error}"))
-        })?;
-        Ok(Etcd::new(self.cluster()?, &self.prefix, number))
+        Client::new(self.cluster()?, &self.prefix)
     }
 
     pub(crate) fn cluster(&self) -> Result<Cluster, Error> {
-        let place = self.place()?;
+        let endpoints = self.resolve_endpoints()?;
         let mut tls = self.tls.clone();
-        tls.insecure |= place.insecure;
-        if let (false, Some(setting)) = (place.tls, tls.said()) {
+        tls.insecure |= endpoints.insecure;
+        if let (false, Some(setting)) = (endpoints.tls, tls.needs_tls()) {
             return Err(Error::invalid(format!("`{setting}` needs an `etcds://` url")));
         }
         if tls.insecure {
-            tracing::warn!(component = "tenure", "whoever answers is trusted (`insecure`)");
+            tracing::warn!(component = "tenure", "every server is trusted (`insecure`)");
         }
-        let config = if place.tls { Some(tls.config()?) } else { None };
-        let mut members = Vec::with_capacity(place.addresses.len());
-        for address in place.addresses {
-            let name = if place.tls { Some(server_name(&address.host)?) } else { None };
-            members.push(Member { address, name });
+        let config = if endpoints.tls { Some(tls.config(Some(ALPN))?) } else { None };
+        for address in endpoints.addresses.iter().filter(|_| endpoints.tls) {
+            server_name(&address.host)?;
         }
-        let (connect, response) = (self.connect_timeout, self.response_timeout);
-        Ok(Cluster::new(members, place.login, config, connect, response))
+        Ok(Cluster::new(endpoints.addresses, endpoints.login, config, self.timeouts))
     }
 
-    /// What the URL says, and the environment where it says nothing.
-    fn place(&self) -> Result<Place, Error> {
-        let mut place = Place::parse(&self.url)?;
-        if place.addresses.is_empty()
-            && let Some(endpoints) = &self.endpoints
-        {
-            let (addresses, tls) = Place::parse_endpoints(endpoints)?;
-            (place.addresses, place.tls) = (addresses, place.tls || tls);
+    /// The endpoints and the login: those of the URL, otherwise those of code or of the environment.
+    fn resolve_endpoints(&self) -> Result<Endpoints, Error> {
+        let mut endpoints = Endpoints::parse(&self.url)?;
+        match &self.endpoints {
+            Some((name, all)) if endpoints.addresses.is_empty() => {
+                let (addresses, tls) = Endpoints::parse_endpoints(all, name)?;
+                (endpoints.addresses, endpoints.tls) = (addresses, endpoints.tls || tls);
+            }
+            Some((ENDPOINTS, _)) => return Err(twice(ENDPOINTS)),
+            _ => {}
         }
-        place.login = place.login.or_else(|| self.login.clone());
-        match place.addresses.is_empty() {
+        match &self.login {
+            Some((_, login)) if endpoints.login.is_none() => endpoints.login = Some(login.clone()),
+            Some((LOGIN, _)) => return Err(twice(LOGIN)),
+            _ => {}
+        }
+        match endpoints.addresses.is_empty() {
             true => Err(Error::invalid(
-                "invalid etcd url: it names no host, and `ETCDCTL_ENDPOINTS` names none",
+                "invalid etcd url: it names no host, and neither `endpoints` nor `ETCDCTL_ENDPOINTS` does",
             )),
-            false => Ok(place),
+            false => Ok(endpoints),
         }
     }
 
@@ -248,16 +283,20 @@ impl Builder {
                  without `/` at the end"
             )));
         }
-        // The keys of one locker would stand among those of another.
+        // Otherwise the keys of one locker would be among the keys of another.
         if let Some(ours) = prefix.split('/').find(|part| OURS.contains(part)) {
             return Err(Error::invalid(format!("invalid prefix `{prefix}`: `{ours}` is ours")));
         }
-        bounded("connect_timeout", self.connect_timeout)?;
-        bounded("response_timeout", self.response_timeout)
+        self.timeouts.validate()
     }
 }
 
-/// `ETCDCTL_USER` may be `user:password`.
+/// The error for a value that both the URL and code set.
+fn twice(setting: &str) -> Error {
+    Error::invalid(format!("`{setting}` is in the etcd url too: say it once"))
+}
+
+/// The login of the environment. `ETCDCTL_USER` may be `user:password`.
 fn login(user: Option<String>, password: Option<String>) -> Result<Option<Login>, Error> {
     let Some(user) = user else { return Ok(None) };
     let (user, password) = match (user.split_once(':'), password) {
@@ -272,24 +311,17 @@ fn login(user: Option<String>, password: Option<String>) -> Result<Option<Login>
     Ok(Some(Login { user, password }))
 }
 
-fn bounded(name: &str, timeout: Duration) -> Result<(), Error> {
-    match (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "{name} ({timeout:?}) must be between {TIMEOUT_MIN:?} and {TIMEOUT_MAX:?}"
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn refused(builder: Builder) -> String {
         builder.connect_later().unwrap_err().to_string()
     }
 
-    /// Settings that make no sense are named, with what is allowed.
+    /// Invalid settings are named in the error, with the allowed values.
     #[test]
     fn settings_are_checked() {
         let etcd = || Etcd::builder("etcd://h");
@@ -300,15 +332,15 @@ mod tests {
         assert_eq!(refused(etcd().prefix("a/lock/b")), "invalid prefix `a/lock/b`: `lock` is ours");
         assert_eq!(
             refused(etcd().response_timeout(Duration::ZERO)),
-            "response_timeout (0ns) must be between 1ms and 4s"
+            "response_timeout (0ns) must be between 1ms and 30s"
         );
         assert_eq!(
             refused(Etcd::builder("etcd://")),
-            "invalid etcd url: it names no host, and `ETCDCTL_ENDPOINTS` names none"
+            "invalid etcd url: it names no host, and neither `endpoints` nor `ETCDCTL_ENDPOINTS` does"
         );
     }
 
-    /// t65: certificates that make no sense are refused by their setting, without their text.
+    /// t65: an invalid certificate is refused with the name of its setting and without its content.
     #[test]
     fn t65_certificates_are_checked() {
         let (plain, tls) = (Etcd::builder("etcd://h"), Etcd::builder("etcds://h"));
@@ -332,7 +364,7 @@ mod tests {
         );
     }
 
-    /// What `etcdctl` reads fills the gaps of the URL, and only those.
+    /// The variables of `etcdctl` are used only for values that the URL leaves open.
     #[test]
     fn the_environment() {
         let with = |url: &str, pairs: &[(&str, &str)]| {
@@ -342,16 +374,26 @@ mod tests {
             };
             Etcd::builder(url).environment_of(find)
         };
-        let place = |url: &str, pairs: &[(&str, &str)]| with(url, pairs).unwrap().place().unwrap();
+        let resolve = |url: &str, pairs: &[(&str, &str)]| {
+            with(url, pairs).unwrap().resolve_endpoints().unwrap()
+        };
         let endpoints = ("ETCDCTL_ENDPOINTS", "https://e1:1,https://e2:2");
-        let found = place("etcd://", &[endpoints, ("ETCDCTL_USER", "u:p:w")]);
+        let found = resolve("etcd://", &[endpoints, ("ETCDCTL_USER", "u:p:w")]);
         assert_eq!((found.addresses.len(), found.tls), (2, true));
         assert_eq!(found.login.unwrap().password, "p:w");
-        let found = place("etcd://a:b@h", &[endpoints, ("ETCDCTL_USER", "u:pw")]);
+        let found = resolve("etcd://a:b@h", &[endpoints, ("ETCDCTL_USER", "u:pw")]);
         assert_eq!((found.addresses.len(), found.tls), (1, false));
         assert_eq!(found.login.unwrap().user, "a");
-        let found = place("etcd://h", &[("ETCDCTL_USER", "u:x"), ("ETCDCTL_PASSWORD", "p")]);
+        let found = resolve("etcd://h", &[("ETCDCTL_USER", "u:x"), ("ETCDCTL_PASSWORD", "p")]);
         assert_eq!((found.login.as_ref().unwrap().user.as_str()), "u:x");
+        let code = Etcd::builder("etcd://").endpoints(["c1:1", "c2:2", "c3:3"]).login("me", "p:@/");
+        let found = code
+            .environment_of(|_| Some("https://e1:1".into()))
+            .unwrap()
+            .resolve_endpoints()
+            .unwrap();
+        assert_eq!((found.addresses.len(), found.tls), (3, false), "code is stronger");
+        assert_eq!(found.login.unwrap().password, "p:@/");
         let cert = ("ETCDCTL_CERT", "/c.pem");
         assert_eq!(
             with("etcds://h", &[cert]).unwrap_err().to_string(),
@@ -362,7 +404,18 @@ mod tests {
         assert!(refused(builder).contains("`/no/ca.pem`"));
     }
 
-    /// t66: neither a builder nor what it makes shows the password.
+    /// Values set in code are checked under their own names. None is silently dropped in favour of the URL's.
+    #[test]
+    fn endpoints_and_login_are_checked() {
+        let bad = refused(Etcd::builder("etcd://").endpoints(["ftp://h"]));
+        assert_eq!(bad, "invalid `endpoints`: expected `http[s]://host:port[,…]`");
+        let both = refused(Etcd::builder("etcd://h").endpoints(["g:1"]));
+        assert_eq!(both, "`endpoints` is in the etcd url too: say it once");
+        let both = refused(Etcd::builder("etcd://u:p@h").login("v", "hunter2"));
+        assert_eq!(both, "`login` is in the etcd url too: say it once");
+    }
+
+    /// t66: the `Debug` output of a builder and of its result does not contain the password.
     #[test]
     fn t66_debug_keeps_the_password() {
         let builder = Etcd::builder("etcd://u:hunter2@h");

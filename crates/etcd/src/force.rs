@@ -1,87 +1,86 @@
-//! An operator takes a lock away.
+//! Forced release of a lock by an operator.
 //!
-//! In: a lock, and the token that the operator saw. Out: a free lock, and a word for its former holder,
-//! which is kept for as long as its lease could have lasted.
+//! In: a lock, and the token that the operator saw. Out: a free lock, and a note for its former holder. The
+//! note is kept for as long as the holder's lease could have lasted. A lock that is only kept closed has no
+//! holder, so it is opened without a note.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Fate, Fault, Loss, Notice, Release};
-use tenure_core::{Key, Token};
+use tenure_core::backend::{Fault, Loss, Notice, Notifier, Release};
+use tenure_core::{Key, Mode, Token};
+use tenure_net::ForkGuard;
 
-use crate::backend::Shared;
+use crate::cleanup::{Cleanup, Cleanups};
+use crate::error::EngineError;
+use crate::keys::Keys;
+use crate::link::Link;
+use crate::modes;
 use crate::proto::{Compare, KeyValue, LeaseGrantRequest, Op, RangeRequest, TxnRequest};
 use crate::session::seconds;
-use crate::sessions::Debt;
-use crate::trouble::Trouble;
 use crate::value;
 
-/// What an operator says is cut here, in characters: it is kept on the server for a while.
+/// The operator's text is cut to this number of characters: it is stored at the server for a while.
 const BY_MAX: usize = 200;
-/// The shortest time for which the word is kept, in seconds.
-const WORD_MIN: i64 = 10;
-/// How many words are read in one round trip.
-const READ_AT_ONCE: usize = 64;
+/// The shortest time that the note is kept, in seconds.
+const NOTE_TTL_MIN: i64 = 10;
 
-impl Shared {
+#[derive(Debug)]
+pub(crate) struct Forcer {
+    pub(crate) fork_guard: ForkGuard,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) calls: Arc<Link>,
+    pub(crate) cleanups: Arc<Cleanups>,
+    pub(crate) notifier: Notifier,
+}
+
+impl Forcer {
     pub(crate) async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
-        self.refuse_forked()?;
+        self.fork_guard.refuse_forked()?;
         let by: String = by.chars().take(BY_MAX).collect();
-        let Some(held) = self.held_under(key, seen).await? else { return Ok(Release::NotHeld) };
-        let (word, ttl) = self.lease_for_word(held.lease).await?;
-        let name = held.key.clone();
-        let ask = TxnRequest {
-            compare: vec![
-                Compare::created(name.clone(), held.create_revision),
-                Compare::leased(name.clone(), held.lease),
-            ],
-            success: vec![
-                Op::delete(name),
-                Op::put(self.keys.forced(seen), by.clone().into(), word),
-            ],
-            failure: vec![],
+        let queue = RangeRequest::under(self.keys.queue(key)).oldest_first();
+        let claims = self.calls.call(queue).await?.kvs;
+        let modes: Vec<Mode> =
+            claims.iter().filter_map(|kv| Some(self.keys.parse(&kv.key)?.1)).collect();
+        let mut held = claims.into_iter().take(modes::holders(&modes));
+        let Some(held) = held.find(|kv| value::token(&kv.value) == Some(seen)) else {
+            return Ok(Release::NotHeld);
         };
-        if !self.calls.call(ask).await?.succeeded {
-            self.owe(Debt::Revoke(word, ttl));
+        if value::is_closed(&held.value) {
+            let opened = self.calls.call(delete_unchanged(&held)).await?.succeeded;
+            return Ok(if opened { Release::Freed } else { Release::NotHeld });
+        }
+        let (note, ttl) = self.lease_for_note(held.lease).await?;
+        let mut request = delete_unchanged(&held);
+        request.success.push(Op::put(self.keys.forced(seen), by.clone().into(), note));
+        if !self.calls.call(request).await?.succeeded {
+            self.cleanups.queue(Cleanup::Revoke(note, ttl));
             return Ok(Release::NotHeld);
         }
-        // For a holder in this process, at once; others watch for the word, or find it.
+        // A holder in this process is notified at once; other processes watch for the note, or find it. Without
+        // a listener, the notice is not needed.
         let loss = Loss::Forced(by);
-        self.tell(Notice::Lost { key: key.clone(), token: seen, loss });
+        self.notifier.send(Notice::Lost { key: key.clone(), token: seen, loss });
         Ok(Release::Freed)
     }
 
-    /// The key of whoever holds the lock, if that is under the token that was seen.
-    async fn held_under(&self, key: &Key, seen: Token) -> Result<Option<KeyValue>, Trouble> {
-        let first = self.first(&self.keys.queue(key)).await?;
-        let is_it =
-            |kv: &KeyValue| value::token(&kv.value) == Some(seen) && !value::is_closed(&kv.value);
-        Ok(first.filter(is_it))
-    }
-
-    /// A lease that lasts as long as the one that was seen could have.
-    async fn lease_for_word(&self, held: i64) -> Result<(i64, Duration), Trouble> {
-        let left = self.what_is_left(held).await?;
-        let ttl = left.granted_ttl.max(WORD_MIN);
+    /// A lease for the note, which lasts as long as the holder's lease could have.
+    async fn lease_for_note(&self, held: i64) -> Result<(i64, Duration), EngineError> {
+        let left = self.calls.time_to_live(held, self.calls.response_timeout()).await?;
+        let ttl = left.granted_ttl.max(NOTE_TTL_MIN);
         Ok((self.calls.call(LeaseGrantRequest { ttl }).await?.id, seconds(ttl)))
-    }
-
-    /// How these claims ended: as a watch was told, or else as a word says that an operator has left.
-    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<Fate>>, Trouble> {
-        let mut fates = self.departed.fates(ended).await;
-        let untold: Vec<usize> = (0..fates.len()).filter(|at| fates[*at].is_none()).collect();
-        for some in untold.chunks(READ_AT_ONCE) {
-            let word = |at: &usize| Op::range(RangeRequest::one(self.keys.forced(ended[*at].1)));
-            let success = some.iter().map(word).collect();
-            let answer = self.calls.call(TxnRequest { success, ..Default::default() }).await?;
-            for (found, at) in answer.ranges().zip(some) {
-                fates[*at] = found.kvs.first().map(|word| forced(word).into());
-            }
-        }
-        Ok(fates)
     }
 }
 
-/// What a word says that an operator has left.
-pub(crate) fn forced(word: &KeyValue) -> Loss {
-    Loss::Forced(String::from_utf8_lossy(&word.value).into_owned())
+/// Deletes the claim's key, if it is unchanged since it was found.
+fn delete_unchanged(found: &KeyValue) -> TxnRequest {
+    let name = found.key.clone();
+    TxnRequest {
+        compare: vec![
+            Compare::created(name.clone(), found.create_revision),
+            Compare::leased(name.clone(), found.lease),
+        ],
+        success: vec![Op::delete(name)],
+        failure: vec![],
+    }
 }

@@ -1,23 +1,23 @@
 //! The messages of etcd's API that we send and read, with only the fields that we use.
 //!
 //! In and out: bytes on the wire. Names, numbers and meanings of the fields are those of the protocol
-//! (`rpc.proto`, `kv.proto`); what is not declared here is skipped when read. Written by hand, so that
-//! the project builds without a compiler for such files.
+//! (`rpc.proto`, `kv.proto`). Fields that are not declared here are skipped when a message is read. Written
+//! by hand, so that the project builds without `protoc`.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
-/// A request, where it goes, and what answers it.
+/// A request, its method, and the type of its reply.
 pub(crate) trait Call: Message + Clone + 'static {
     /// The name of the method.
     const PATH: &'static str;
-    /// What comes back.
+    /// The type of the reply.
     type Answer: Message + Default + 'static;
 }
 
 macro_rules! calls {
-    ($($ask:ident => $path:literal => $answer:ident;)+) => {
-        $(impl Call for $ask {
+    ($($request:ident => $path:literal => $answer:ty;)+) => {
+        $(impl Call for $request {
             const PATH: &'static str = $path;
             type Answer = $answer;
         })+
@@ -29,7 +29,7 @@ calls! {
     TxnRequest => "/etcdserverpb.KV/Txn" => TxnResponse;
     WatchRequest => "/etcdserverpb.Watch/Watch" => WatchResponse;
     LeaseGrantRequest => "/etcdserverpb.Lease/LeaseGrant" => LeaseGrantResponse;
-    LeaseRevokeRequest => "/etcdserverpb.Lease/LeaseRevoke" => LeaseRevokeResponse;
+    LeaseRevokeRequest => "/etcdserverpb.Lease/LeaseRevoke" => ();
     LeaseKeepAliveRequest => "/etcdserverpb.Lease/LeaseKeepAlive" => LeaseKeepAliveResponse;
     LeaseTimeToLiveRequest => "/etcdserverpb.Lease/LeaseTimeToLive" => LeaseTimeToLiveResponse;
     StatusRequest => "/etcdserverpb.Maintenance/Status" => StatusResponse;
@@ -37,108 +37,229 @@ calls! {
     AuthenticateRequest => "/etcdserverpb.Auth/Authenticate" => AuthenticateResponse;
 }
 
-/// From whom an answer is, and as of when.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct ResponseHeader {
-    #[prost(uint64, tag = "1")]
-    pub(crate) cluster_id: u64,
-    #[prost(uint64, tag = "2")]
-    pub(crate) member_id: u64,
-    #[prost(int64, tag = "3")]
-    pub(crate) revision: i64,
-    #[prost(uint64, tag = "4")]
-    pub(crate) raft_term: u64,
+/// Messages: each field with its type and its declaration in the protocol. All fields can be seen in the crate.
+macro_rules! messages {
+    ($($(#[$of_message:meta])* $message:ident {
+        $($(#[$of_field:meta])* $field:ident: $type:ty = [$($declared:tt)*],)*
+    })*) => {
+        $(#[derive(Clone, PartialEq, Message)]
+        $(#[$of_message])*
+        pub(crate) struct $message {
+            $($(#[$of_field])* #[prost($($declared)*)] pub(crate) $field: $type,)*
+        })*
+    };
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct KeyValue {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(int64, tag = "2")]
-    pub(crate) create_revision: i64,
-    #[prost(int64, tag = "3")]
-    pub(crate) mod_revision: i64,
-    #[prost(bytes = "bytes", tag = "5")]
-    pub(crate) value: Bytes,
-    #[prost(int64, tag = "6")]
-    pub(crate) lease: i64,
+/// The numbers of an enumeration in the protocol.
+macro_rules! enumerations {
+    ($($name:ident { $($value:ident = $number:literal),* })*) => {
+        $(#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+        #[repr(i32)]
+        pub(crate) enum $name {
+            $($value = $number,)*
+        })*
+    };
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RangeRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) range_end: Bytes,
-    #[prost(int64, tag = "3")]
-    pub(crate) limit: i64,
-    #[prost(enumeration = "SortOrder", tag = "5")]
-    pub(crate) sort_order: i32,
-    #[prost(enumeration = "SortTarget", tag = "6")]
-    pub(crate) sort_target: i32,
-    #[prost(bool, tag = "8")]
-    pub(crate) keys_only: bool,
-    #[prost(int64, tag = "13")]
-    pub(crate) max_create_revision: i64,
+messages! {
+    /// The member that sent a reply, and its revision and term.
+    #[derive(Copy)]
+    ResponseHeader {
+        cluster_id: u64 = [uint64, tag = "1"],
+        member_id: u64 = [uint64, tag = "2"],
+        revision: i64 = [int64, tag = "3"],
+        raft_term: u64 = [uint64, tag = "4"],
+    }
+
+    KeyValue {
+        key: Bytes = [bytes = "bytes", tag = "1"],
+        create_revision: i64 = [int64, tag = "2"],
+        mod_revision: i64 = [int64, tag = "3"],
+        value: Bytes = [bytes = "bytes", tag = "5"],
+        lease: i64 = [int64, tag = "6"],
+    }
+
+    RangeRequest {
+        key: Bytes = [bytes = "bytes", tag = "1"],
+        range_end: Bytes = [bytes = "bytes", tag = "2"],
+        limit: i64 = [int64, tag = "3"],
+        sort_order: i32 = [enumeration = "SortOrder", tag = "5"],
+        sort_target: i32 = [enumeration = "SortTarget", tag = "6"],
+        keys_only: bool = [bool, tag = "8"],
+        max_create_revision: i64 = [int64, tag = "13"],
+    }
+
+    RangeResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        kvs: Vec<KeyValue> = [message, repeated, tag = "2"],
+        more: bool = [bool, tag = "3"],
+        /// The number of keys in the range, without limit and revision bounds.
+        count: i64 = [int64, tag = "4"],
+    }
+
+    PutRequest {
+        key: Bytes = [bytes = "bytes", tag = "1"],
+        value: Bytes = [bytes = "bytes", tag = "2"],
+        lease: i64 = [int64, tag = "3"],
+    }
+
+    DeleteRangeRequest {
+        key: Bytes = [bytes = "bytes", tag = "1"],
+    }
+
+    RequestOp {
+        request: Option<Op> = [oneof = "Op", tags = "1, 2, 3, 4"],
+    }
+
+    /// The result of an operation: only that of a range is read.
+    ResponseOp {
+        range: Option<RangeResponse> = [message, optional, tag = "1"],
+    }
+
+    /// A condition of a transaction: always equality here.
+    Compare {
+        target: i32 = [enumeration = "CompareTarget", tag = "2"],
+        key: Bytes = [bytes = "bytes", tag = "3"],
+        create_revision: Option<i64> = [int64, optional, tag = "5"],
+        mod_revision: Option<i64> = [int64, optional, tag = "6"],
+        value: Option<Bytes> = [bytes = "bytes", optional, tag = "7"],
+        lease: Option<i64> = [int64, optional, tag = "8"],
+        /// With this, the condition is for every key of the range.
+        range_end: Bytes = [bytes = "bytes", tag = "64"],
+    }
+
+    TxnRequest {
+        compare: Vec<Compare> = [message, repeated, tag = "1"],
+        success: Vec<RequestOp> = [message, repeated, tag = "2"],
+        failure: Vec<RequestOp> = [message, repeated, tag = "3"],
+    }
+
+    TxnResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        succeeded: bool = [bool, tag = "2"],
+        responses: Vec<ResponseOp> = [message, repeated, tag = "3"],
+    }
+
+    WatchRequest {
+        create: Option<WatchCreateRequest> = [message, optional, tag = "1"],
+    }
+
+    WatchCreateRequest {
+        key: Bytes = [bytes = "bytes", tag = "1"],
+        range_end: Bytes = [bytes = "bytes", tag = "2"],
+        start_revision: i64 = [int64, tag = "3"],
+        filters: Vec<i32> = [enumeration = "Filter", repeated, tag = "5"],
+        /// Also send the value before the change.
+        prev_kv: bool = [bool, tag = "6"],
+    }
+
+    WatchResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        created: bool = [bool, tag = "3"],
+        canceled: bool = [bool, tag = "4"],
+        compact_revision: i64 = [int64, tag = "5"],
+        cancel_reason: String = [string, tag = "6"],
+        events: Vec<Event> = [message, repeated, tag = "11"],
+    }
+
+    Event {
+        r#type: i32 = [enumeration = "EventType", tag = "1"],
+        kv: Option<KeyValue> = [message, optional, tag = "2"],
+        prev_kv: Option<KeyValue> = [message, optional, tag = "3"],
+    }
+
+    #[derive(Copy)]
+    LeaseGrantRequest {
+        ttl: i64 = [int64, tag = "1"],
+    }
+
+    LeaseGrantResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        id: i64 = [int64, tag = "2"],
+        ttl: i64 = [int64, tag = "3"],
+        error: String = [string, tag = "4"],
+    }
+
+    #[derive(Copy)]
+    LeaseRevokeRequest {
+        id: i64 = [int64, tag = "1"],
+    }
+
+    #[derive(Copy)]
+    LeaseKeepAliveRequest {
+        id: i64 = [int64, tag = "1"],
+    }
+
+    #[derive(Copy)]
+    LeaseKeepAliveResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        id: i64 = [int64, tag = "2"],
+        /// Zero or less if there is no such lease.
+        ttl: i64 = [int64, tag = "3"],
+    }
+
+    #[derive(Copy)]
+    LeaseTimeToLiveRequest {
+        id: i64 = [int64, tag = "1"],
+    }
+
+    #[derive(Copy)]
+    LeaseTimeToLiveResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        /// The rest in whole seconds, rounded down; -1 if there is no such lease.
+        ttl: i64 = [int64, tag = "3"],
+        granted_ttl: i64 = [int64, tag = "4"],
+    }
+
+    #[derive(Copy)]
+    StatusRequest {}
+
+    StatusResponse {
+        header: Option<ResponseHeader> = [message, optional, tag = "1"],
+        version: String = [string, tag = "2"],
+        db_size: i64 = [int64, tag = "3"],
+        /// Zero if the member knows no leader.
+        leader: u64 = [uint64, tag = "4"],
+        is_learner: bool = [bool, tag = "10"],
+        /// Zero before 3.6.
+        db_size_quota: i64 = [int64, tag = "12"],
+    }
+
+    /// Asks for all alarms of all members, the default values of its fields.
+    #[derive(Copy)]
+    AlarmRequest {}
+
+    AlarmResponse {
+        alarms: Vec<AlarmMember> = [message, repeated, tag = "2"],
+    }
+
+    #[derive(Copy)]
+    AlarmMember {
+        member_id: u64 = [uint64, tag = "1"],
+        alarm: i32 = [enumeration = "Alarm", tag = "2"],
+    }
+
+    /// Contains the password; `Debug` does not show it.
+    #[prost(skip_debug)]
+    AuthenticateRequest {
+        name: String = [string, tag = "1"],
+        password: String = [string, tag = "2"],
+    }
+
+    /// Contains a token that is as good as the password for a while; `Debug` does not show it.
+    #[prost(skip_debug)]
+    AuthenticateResponse {
+        token: String = [string, tag = "2"],
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum SortOrder {
-    None = 0,
-    Ascend = 1,
-    Descend = 2,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum SortTarget {
-    Key = 0,
-    Create = 2,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) kvs: Vec<KeyValue>,
-    #[prost(bool, tag = "3")]
-    pub(crate) more: bool,
-    /// How many there are in the range, limits and bounds left aside.
-    #[prost(int64, tag = "4")]
-    pub(crate) count: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct PutRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) value: Bytes,
-    #[prost(int64, tag = "3")]
-    pub(crate) lease: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct PutResponse {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteRangeRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct DeleteRangeResponse {
-    #[prost(int64, tag = "2")]
-    pub(crate) deleted: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RequestOp {
-    #[prost(oneof = "Op", tags = "1, 2, 3, 4")]
-    pub(crate) request: Option<Op>,
+enumerations! {
+    SortOrder { None = 0, Ascend = 1, Descend = 2 }
+    SortTarget { Key = 0, Create = 2 }
+    CompareTarget { Version = 0, Create = 1, Mod = 2, Value = 3, Lease = 4 }
+    Filter { NoPut = 0, NoDelete = 1 }
+    EventType { Put = 0, Delete = 1 }
+    Alarm { None = 0, NoSpace = 1, Corrupt = 2 }
 }
 
 #[derive(Clone, PartialEq, Oneof)]
@@ -153,271 +274,10 @@ pub(crate) enum Op {
     Txn(TxnRequest),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ResponseOp {
-    #[prost(oneof = "Done", tags = "1, 2, 3, 4")]
-    pub(crate) response: Option<Done>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Done {
-    #[prost(message, tag = "1")]
-    Range(RangeResponse),
-    #[prost(message, tag = "2")]
-    Put(PutResponse),
-    #[prost(message, tag = "3")]
-    Delete(DeleteRangeResponse),
-    #[prost(message, tag = "4")]
-    Txn(TxnResponse),
-}
-
-/// A condition of a transaction: always equality here.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Compare {
-    #[prost(enumeration = "CompareTarget", tag = "2")]
-    pub(crate) target: i32,
-    #[prost(bytes = "bytes", tag = "3")]
-    pub(crate) key: Bytes,
-    #[prost(oneof = "Wanted", tags = "5, 6, 7, 8")]
-    pub(crate) wanted: Option<Wanted>,
-    /// With this, for every key of the range.
-    #[prost(bytes = "bytes", tag = "64")]
-    pub(crate) range_end: Bytes,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum CompareTarget {
-    Version = 0,
-    Create = 1,
-    Mod = 2,
-    Value = 3,
-    Lease = 4,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Wanted {
-    #[prost(int64, tag = "5")]
-    Create(i64),
-    #[prost(int64, tag = "6")]
-    Mod(i64),
-    #[prost(bytes = "bytes", tag = "7")]
-    Value(Bytes),
-    #[prost(int64, tag = "8")]
-    Lease(i64),
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnRequest {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) compare: Vec<Compare>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) success: Vec<RequestOp>,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) failure: Vec<RequestOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(bool, tag = "2")]
-    pub(crate) succeeded: bool,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) responses: Vec<ResponseOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchRequest {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) create: Option<WatchCreateRequest>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchCreateRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) range_end: Bytes,
-    #[prost(int64, tag = "3")]
-    pub(crate) start_revision: i64,
-    #[prost(enumeration = "Filter", repeated, tag = "5")]
-    pub(crate) filters: Vec<i32>,
-    /// Also tell what was there before.
-    #[prost(bool, tag = "6")]
-    pub(crate) prev_kv: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum Filter {
-    NoPut = 0,
-    NoDelete = 1,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(bool, tag = "3")]
-    pub(crate) created: bool,
-    #[prost(bool, tag = "4")]
-    pub(crate) canceled: bool,
-    #[prost(int64, tag = "5")]
-    pub(crate) compact_revision: i64,
-    #[prost(string, tag = "6")]
-    pub(crate) cancel_reason: String,
-    #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Event>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
-    #[prost(enumeration = "EventType", tag = "1")]
-    pub(crate) r#type: i32,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) kv: Option<KeyValue>,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) prev_kv: Option<KeyValue>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum EventType {
-    Put = 0,
-    Delete = 1,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseGrantRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) ttl: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseGrantResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-    #[prost(string, tag = "4")]
-    pub(crate) error: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseRevokeRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseRevokeResponse {}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseKeepAliveRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseKeepAliveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
-    /// Zero or less where there is no such lease.
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseTimeToLiveRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct LeaseTimeToLiveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    /// What is left in whole seconds, rounded down; -1 where there is no such lease.
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-    #[prost(int64, tag = "4")]
-    pub(crate) granted_ttl: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct StatusRequest {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct StatusResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(string, tag = "2")]
-    pub(crate) version: String,
-    #[prost(int64, tag = "3")]
-    pub(crate) db_size: i64,
-    /// Zero where the member knows none.
-    #[prost(uint64, tag = "4")]
-    pub(crate) leader: u64,
-    #[prost(bool, tag = "10")]
-    pub(crate) is_learner: bool,
-    /// Zero before 3.6.
-    #[prost(int64, tag = "12")]
-    pub(crate) db_size_quota: i64,
-}
-
-/// Asks for all alarms of all members: what its fields are when they are not said.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct AlarmRequest {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct AlarmResponse {
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) alarms: Vec<AlarmMember>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct AlarmMember {
-    #[prost(uint64, tag = "1")]
-    pub(crate) member_id: u64,
-    #[prost(enumeration = "Alarm", tag = "2")]
-    pub(crate) alarm: i32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub(crate) enum Alarm {
-    None = 0,
-    NoSpace = 1,
-    Corrupt = 2,
-}
-
-/// Holds the password, and does not show it.
-#[derive(Clone, PartialEq, Message)]
-#[prost(skip_debug)]
-pub(crate) struct AuthenticateRequest {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    #[prost(string, tag = "2")]
-    pub(crate) password: String,
-}
-
 impl std::fmt::Debug for AuthenticateRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AuthenticateRequest").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-/// Holds a token that is as good as the password for a while, and does not show it.
-#[derive(Clone, PartialEq, Message)]
-#[prost(skip_debug)]
-pub(crate) struct AuthenticateResponse {
-    #[prost(string, tag = "2")]
-    pub(crate) token: String,
 }
 
 impl std::fmt::Debug for AuthenticateResponse {
@@ -426,7 +286,7 @@ impl std::fmt::Debug for AuthenticateResponse {
     }
 }
 
-/// What follows every key that starts with `prefix`, as the end of a range.
+/// The end of the range of all keys that start with `prefix`.
 pub(crate) fn end_of(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -435,17 +295,17 @@ pub(crate) fn end_of(prefix: &[u8]) -> Bytes {
             return end.into();
         }
     }
-    // Everything there is.
+    // All keys.
     Bytes::from_static(&[0])
 }
 
 impl RangeRequest {
-    /// One key.
+    /// The range of one key.
     pub(crate) fn one(key: Bytes) -> Self {
         RangeRequest { key, ..Default::default() }
     }
 
-    /// All keys that start with `prefix`.
+    /// The range of all keys that start with `prefix`.
     pub(crate) fn under(prefix: Bytes) -> Self {
         RangeRequest { range_end: end_of(&prefix), key: prefix, ..Default::default() }
     }
@@ -471,7 +331,7 @@ impl RangeRequest {
         self
     }
 
-    /// Only those that were there at this revision already.
+    /// Only keys that were created at this revision or before.
     pub(crate) fn created_by(mut self, revision: i64) -> Self {
         self.max_create_revision = revision;
         self
@@ -480,30 +340,29 @@ impl RangeRequest {
 
 impl Compare {
     pub(crate) fn created(key: Bytes, revision: i64) -> Self {
-        Self::of(CompareTarget::Create, key, Wanted::Create(revision))
+        Compare { create_revision: Some(revision), ..Self::of(CompareTarget::Create, key) }
     }
 
     pub(crate) fn modified(key: Bytes, revision: i64) -> Self {
-        Self::of(CompareTarget::Mod, key, Wanted::Mod(revision))
+        Compare { mod_revision: Some(revision), ..Self::of(CompareTarget::Mod, key) }
     }
 
-    /// Not where there is no such key.
+    /// Fails if there is no such key.
     pub(crate) fn valued(key: Bytes, value: Bytes) -> Self {
-        Self::of(CompareTarget::Value, key, Wanted::Value(value))
+        Compare { value: Some(value), ..Self::of(CompareTarget::Value, key) }
     }
 
     pub(crate) fn leased(key: Bytes, lease: i64) -> Self {
-        Self::of(CompareTarget::Lease, key, Wanted::Lease(lease))
+        Compare { lease: Some(lease), ..Self::of(CompareTarget::Lease, key) }
     }
 
-    /// No key starts with `prefix`.
-    pub(crate) fn none_under(prefix: Bytes) -> Self {
-        let range_end = end_of(&prefix);
-        Compare { range_end, ..Self::created(prefix, 0) }
+    /// There is no key in the range.
+    pub(crate) fn none_in(range: RangeRequest) -> Self {
+        Compare { range_end: range.range_end, ..Self::created(range.key, 0) }
     }
 
-    fn of(target: CompareTarget, key: Bytes, wanted: Wanted) -> Self {
-        Compare { target: target.into(), key, wanted: Some(wanted), range_end: Bytes::new() }
+    fn of(target: CompareTarget, key: Bytes) -> Self {
+        Compare { target: target.into(), key, ..Default::default() }
     }
 }
 
@@ -527,18 +386,32 @@ impl Op {
     }
 }
 
-impl WatchResponse {
-    /// Whether it tells of something that came after `revision`.
-    pub(crate) fn is_of_after(&self, revision: i64) -> bool {
-        let at = |event: &Event| event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
-        self.events.iter().any(|event| at(event) > revision)
+impl Event {
+    /// The revision of the change.
+    pub(crate) fn revision(&self) -> i64 {
+        self.kv.as_ref().map_or(0, |kv| kv.mod_revision)
     }
 }
 
-impl Event {
-    /// When what it tells of was done.
-    pub(crate) fn revision(&self) -> i64 {
-        self.kv.as_ref().map_or(0, |kv| kv.mod_revision)
+impl KeyValue {
+    /// Whether it was created before `other`, or is the same key.
+    pub(crate) fn is_before(&self, other: &KeyValue) -> bool {
+        self.create_revision <= other.create_revision
+    }
+}
+
+impl RangeResponse {
+    /// The first key that was found.
+    pub(crate) fn first(self) -> Option<KeyValue> {
+        self.kvs.into_iter().next()
+    }
+}
+
+impl TxnRequest {
+    /// Only reads, without conditions.
+    pub(crate) fn read(ranges: impl IntoIterator<Item = RangeRequest>) -> Self {
+        let success = ranges.into_iter().map(Op::range).collect();
+        TxnRequest { success, ..Default::default() }
     }
 }
 
@@ -547,16 +420,13 @@ impl TxnResponse {
         self.header.map_or(0, |header| header.revision)
     }
 
-    pub(crate) fn term(&self) -> u64 {
+    pub(crate) fn raft_term(&self) -> u64 {
         self.header.map_or(0, |header| header.raft_term)
     }
 
-    /// What the ranges of the branch that was taken found, in their order.
+    /// The results of the ranges in the branch that was executed, in their order.
     pub(crate) fn ranges(self) -> impl Iterator<Item = RangeResponse> {
-        self.responses.into_iter().filter_map(|done| match done.response {
-            Some(Done::Range(found)) => Some(found),
-            _ => None,
-        })
+        self.responses.into_iter().filter_map(|result| result.range)
     }
 }
 
@@ -564,7 +434,7 @@ impl TxnResponse {
 mod tests {
     use super::*;
 
-    /// The end of a prefix's range comes after everything that starts with it, and before the rest.
+    /// The end of a prefix's range comes after every key with that prefix, and before all other later keys.
     #[test]
     fn ends_of_prefixes() {
         assert_eq!(&end_of(b"a/")[..], b"a0");
@@ -572,10 +442,10 @@ mod tests {
         assert_eq!(&end_of(b"\xff")[..], b"\0");
     }
 
-    /// The numbers of fields are facts of the protocol: a request as etcd's own client sends it.
+    /// The numbers of fields are defined by the protocol: a request as etcd's own client sends it.
     #[test]
     fn bytes_on_the_wire() {
-        let compare = Compare::none_under(Bytes::from_static(b"a/"));
+        let compare = Compare::none_in(RangeRequest::under(Bytes::from_static(b"a/")));
         assert_eq!(compare.encode_to_vec(), b"\x10\x01\x1a\x02a/\x28\x00\x82\x04\x02a0");
         let put = Op::put(Bytes::from_static(b"k"), Bytes::from_static(b"v"), 7);
         assert_eq!(put.encode_to_vec(), b"\x12\x08\x0a\x01k\x12\x01v\x18\x07");
@@ -584,12 +454,12 @@ mod tests {
         assert_eq!(bytes, b"\x0a\x01k\x18\x02\x28\x02\x30\x02\x40\x01\x68\x09");
     }
 
-    /// t66: what holds a secret does not show it.
+    /// t66: `Debug` of a message with a secret does not show it.
     #[test]
     fn t66_secrets_are_not_shown() {
-        let ask = AuthenticateRequest { name: "u".into(), password: "hunter2".into() };
+        let request = AuthenticateRequest { name: "u".into(), password: "hunter2".into() };
         let answer = AuthenticateResponse { token: "hunter2".into() };
-        let shown = format!("{ask:?} {answer:?}");
+        let shown = format!("{request:?} {answer:?}");
         assert!(shown.contains("\"u\"") && !shown.contains("hunter2"), "{shown}");
     }
 }

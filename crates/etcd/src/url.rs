@@ -1,4 +1,4 @@
-//! From a URL to addresses and credentials.
+//! Parses a URL into addresses and credentials.
 //!
 //! ```text
 //! etcd://[user:password@]host[:port][,host[:port]…]
@@ -6,8 +6,7 @@
 //! etcd://                                             what `ETCDCTL_ENDPOINTS` names
 //! ```
 //!
-//! User and password are percent-decoded. Messages about a URL never repeat it: it may hold a
-//! password.
+//! User and password are percent-decoded. Messages about a URL never repeat it: it may contain a password.
 
 use std::fmt;
 
@@ -17,16 +16,16 @@ use tenure_core::Error;
 const PORT_DEFAULT: u16 = 2379;
 const FORM: &str = "expected `etcd://[user:password@]host[:port][,host[:port]…]`";
 
-/// A cluster, and who we are to it.
+/// The members of a cluster, and our login.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Endpoints {
     pub(crate) addresses: Vec<Address>,
     pub(crate) login: Option<Login>,
     pub(crate) tls: bool,
     pub(crate) insecure: bool,
 }
 
-/// Where a member listens. Shown in messages.
+/// The address of a member. Shown in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) host: String,
@@ -42,7 +41,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A user and its password, which is not shown.
+/// A user and its password. `Debug` does not show the password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: String,
@@ -55,15 +54,15 @@ impl fmt::Debug for Login {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Place");
+        let mut shown = f.debug_struct("Endpoints");
         shown.field("addresses", &self.addresses).field("login", &self.login);
         shown.finish_non_exhaustive()
     }
 }
 
-impl Place {
+impl Endpoints {
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| invalid("it has no `://`"))?;
         let tls = match scheme {
@@ -84,11 +83,14 @@ impl Place {
             Some((login, hosts)) => (Some(login_of(login)?), hosts),
             None => (None, rest),
         };
-        Ok(Place { addresses: addresses(hosts)?, login, tls, insecure })
+        Ok(Endpoints { addresses: addresses(hosts)?, login, tls, insecure })
     }
 
-    /// Reads what `ETCDCTL_ENDPOINTS` says: `https://h1:2379,h2:2379`. TLS where one of them asks for it.
-    pub(crate) fn parse_endpoints(text: &str) -> Result<(Vec<Address>, bool), Error> {
+    /// Parses the form of `ETCDCTL_ENDPOINTS`: `https://h1:2379,h2:2379`. TLS is used if one of them asks for
+    /// it.
+    pub(crate) fn parse_endpoints(text: &str, name: &str) -> Result<(Vec<Address>, bool), Error> {
+        let bad_endpoints =
+            || Error::invalid(format!("invalid `{name}`: expected `http[s]://host:port[,…]`"));
         let mut tls = false;
         let mut hosts = Vec::new();
         for endpoint in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
@@ -105,10 +107,6 @@ impl Place {
     }
 }
 
-fn bad_endpoints() -> Error {
-    Error::invalid("invalid `ETCDCTL_ENDPOINTS`: expected `http[s]://host:port[,…]`")
-}
-
 fn invalid(flaw: impl fmt::Display) -> Error {
     Error::invalid(format!("invalid etcd url: {flaw}; {FORM}"))
 }
@@ -123,7 +121,7 @@ fn login_of(text: &str) -> Result<Login, Error> {
     }
 }
 
-/// None at all is allowed: the environment may name some.
+/// An empty list is allowed: the environment may name hosts.
 fn addresses(hosts: &str) -> Result<Vec<Address>, Error> {
     if hosts.is_empty() {
         return Ok(vec![]);
@@ -165,16 +163,16 @@ fn decoded(part: &str) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn place(url: &str) -> Place {
-        Place::parse(url).unwrap()
+    fn endpoints(url: &str) -> Endpoints {
+        Endpoints::parse(url).unwrap()
     }
 
     fn hosts(url: &str) -> Vec<String> {
-        place(url).addresses.iter().map(ToString::to_string).collect()
+        endpoints(url).addresses.iter().map(ToString::to_string).collect()
     }
 
     fn refused(url: &str) -> String {
-        let error = Place::parse(url).unwrap_err();
+        let error = Endpoints::parse(url).unwrap_err();
         assert!(error.is_invalid());
         error.to_string()
     }
@@ -188,25 +186,25 @@ mod tests {
             ["h1:1", "h2:2379", "[::1]:7", "[::2]:2379"]
         );
         assert!(hosts("etcd://").is_empty());
-        assert_eq!(place("etcd://u:p@h").login.unwrap().user, "u");
+        assert_eq!(endpoints("etcd://u:p@h").login.unwrap().user, "u");
     }
 
-    /// TLS by the scheme; trust in anybody only where it is spelled out.
+    /// The scheme selects TLS. An unchecked certificate is accepted only with `#insecure`.
     #[test]
     fn t65_tls() {
-        let said = |url| (place(url).tls, place(url).insecure);
-        assert_eq!((said("etcd://h"), said("etcds://h")), ((false, false), (true, false)));
-        assert_eq!(said("etcds://h#insecure"), (true, true));
+        let tls_of = |url| (endpoints(url).tls, endpoints(url).insecure);
+        assert_eq!((tls_of("etcd://h"), tls_of("etcds://h")), ((false, false), (true, false)));
+        assert_eq!(tls_of("etcds://h#insecure"), (true, true));
     }
 
-    /// t66: a password may hold anything, percent-encoded.
+    /// t66: a password may contain any character, percent-encoded.
     #[test]
     fn t66_passwords_are_decoded() {
-        let login = place("etcd://us%40er:p%40%3A%2F%25@h,i").login.unwrap();
+        let login = endpoints("etcd://us%40er:p%40%3A%2F%25@h,i").login.unwrap();
         assert_eq!((&*login.user, &*login.password), ("us@er", "p@:/%"));
     }
 
-    /// t66: a URL that makes no sense is refused without repeating what may be a password.
+    /// t66: an invalid URL is refused without repeating a possible password.
     #[test]
     fn t66_refusals_keep_secrets() {
         for url in [
@@ -240,19 +238,19 @@ mod tests {
         );
     }
 
-    /// What `etcdctl` reads is read.
+    /// The forms that `etcdctl` reads are read.
     #[test]
-    fn endpoints() {
-        let (addresses, tls) = Place::parse_endpoints("https://h1:1, h2:2/").unwrap();
+    fn endpoints_of_etcdctl() {
+        let (addresses, tls) = Endpoints::parse_endpoints("https://h1:1, h2:2/", "E").unwrap();
         assert_eq!((addresses.len(), tls, addresses[1].port), (2, true, 2));
-        assert!(!Place::parse_endpoints("http://h").unwrap().1);
-        assert!(Place::parse_endpoints("ftp://h").is_err());
+        assert!(!Endpoints::parse_endpoints("http://h", "E").unwrap().1);
+        assert!(Endpoints::parse_endpoints("ftp://h", "E").is_err());
     }
 
-    /// t66: debugging shows where, not the password.
+    /// t66: `Debug` shows the host, not the password.
     #[test]
     fn t66_debug_hides_the_password() {
-        let shown = format!("{:?}", place("etcd://u:hunter2@h"));
+        let shown = format!("{:?}", endpoints("etcd://u:hunter2@h"));
         assert!(shown.contains("\"h\"") && !shown.contains("hunter2"), "{shown}");
     }
 }

@@ -1,39 +1,39 @@
 //! Which servers can be relied on.
 //!
-//! In: the version that a server says it has. Out: whether it can be used, and what to be warned of.
+//! In: the version that a server reports. Out: whether it can be used, and whether to warn.
 //!
-//! Older releases answer a keep-alive as if the lease lived that has just been revoked (etcd issue
-//! 20547, mended in 3.4.38, 3.5.23 and 3.6.5), and a leader that has been replaced without noticing
-//! goes on renewing and revoking leases (issue 15247, of which newer ones have less). Both can make a lock
-//! seem held that is not. We check what a keep-alive says, see `session.rs`; that a server revokes a lease
-//! which is kept alive can only be noticed, see `tend.rs`.
+//! Older releases answer a keep-alive of a lease that was just revoked as if it were alive (etcd issue 20547,
+//! fixed in 3.4.38, 3.5.23 and 3.6.5). A leader that was replaced without noticing continues to renew and
+//! revoke leases (issue 15247, less frequent in newer releases). Because of either bug, a lock can seem to be
+//! held that is not. The reply to a keep-alive is checked, see `session.rs`. That a server revokes a lease
+//! which is kept alive can only be detected, see `background.rs`.
 
-/// The oldest that has the transactions we need.
+/// The oldest version with the transactions that we need.
 const OLDEST: (u32, u32) = (3, 4);
-/// The first of each line without the bugs above.
+/// The first version of each line without the bugs above.
 const FLOORS: [(u32, u32, u32); 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
 
-/// What to think of a server.
+/// The judgement of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Opinion {
+pub(crate) enum Support {
     Good,
-    /// It works, but for the bugs above; the release that has them mended.
+    /// Usable, but with the bugs above; the release that fixes them.
     Buggy(String),
     TooOld,
 }
 
-pub(crate) fn opinion(version: &str) -> Opinion {
-    // One that cannot be read is of a time to come, or a fork: no reason to refuse it.
-    let Some(version) = parse(version) else { return Opinion::Good };
+pub(crate) fn support(version: &str) -> Support {
+    // An unreadable version is a future one or a fork: no reason to refuse it.
+    let Some(version) = parse(version) else { return Support::Good };
     let (major, minor, patch) = version;
     if (major, minor) < OLDEST {
-        return Opinion::TooOld;
+        return Support::TooOld;
     }
     match FLOORS.iter().find(|floor| (floor.0, floor.1) == (major, minor)) {
         Some(floor) if patch < floor.2 => {
-            Opinion::Buggy(format!("{}.{}.{}", floor.0, floor.1, floor.2))
+            Support::Buggy(format!("{}.{}.{}", floor.0, floor.1, floor.2))
         }
-        _ => Opinion::Good,
+        _ => Support::Good,
     }
 }
 
@@ -53,13 +53,13 @@ mod tests {
         for (version, floor) in
             [("3.4.23", "3.4.38"), ("3.5.22", "3.5.23"), ("3.6.0-rc.1", "3.6.5")]
         {
-            assert_eq!(opinion(version), Opinion::Buggy(floor.into()), "{version}");
+            assert_eq!(support(version), Support::Buggy(floor.into()), "{version}");
         }
         for version in ["3.4.38", "3.5.23", "3.6.5", "3.7.0", "4.0.0", "a fork", ""] {
-            assert_eq!(opinion(version), Opinion::Good, "{version}");
+            assert_eq!(support(version), Support::Good, "{version}");
         }
         for version in ["3.3.27", "2.3.8"] {
-            assert_eq!(opinion(version), Opinion::TooOld, "{version}");
+            assert_eq!(support(version), Support::TooOld, "{version}");
         }
     }
 }

@@ -1,113 +1,136 @@
-//! Hints that locks have changed, told by the server, for whoever watches.
+//! Hints from the server that locks have changed, for watchers.
 //!
-//! In: changes of all our keys. Out: hints for the engine, which looks at what they name, and how claims
+//! In: changes of our keys. Out: hints for the engine, which then reads the named locks, and how claims
 //! ended.
 //!
-//! Every watch has a stream of its own, kept up by a task that ends with the watch. After a cut everything
-//! is looked at.
+//! Every watch has a stream of its own. A task keeps it open and ends with the watch. After a broken stream,
+//! all locks are read again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::backend::{Fate, Hint, Hinter, Hints, Loss, hints};
+use tenure_core::backend::{ClaimEnd, Hint, HintSender, Hints, Loss, Query, hints};
 use tenure_core::{Key, Token};
+use tenure_net::jittered;
 use tokio::sync::watch;
 
-use crate::backend::Shared;
-use crate::force::forced;
-use crate::jitter::jittered;
+use crate::error::EngineError;
 use crate::keys::Keys;
-use crate::link::Watching;
-use crate::proto::{Event, EventType, KeyValue, WatchCreateRequest, WatchResponse, end_of};
-use crate::trouble::Trouble;
+use crate::link::{Link, Watch};
+use crate::proto::{
+    Event, EventType, KeyValue, RangeRequest, TxnRequest, WatchCreateRequest, WatchResponse, end_of,
+};
 use crate::value;
 
-/// The pause after a failure to watch.
+/// The pause after a watch has failed.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many claims are remembered that have ended.
-const DEPARTED_MAX: usize = 10_000;
-/// How long to wait for being told of what a look has shown.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
-/// How often a watched connection is asked for a sign of life.
+/// How many ended claims are remembered.
+const ENDS_MAX: usize = 10_000;
+/// How long to wait for the event of a change that a read has already shown.
+const EVENT_WITHIN: Duration = Duration::from_secs(1);
+/// How often a watched connection is probed.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-impl Shared {
-    /// Hints from now on.
-    pub(crate) async fn hints(self: &Arc<Self>) -> Result<Option<Hints>, Trouble> {
-        let (hinter, hints) = hints(&self.clock);
-        let eyes = Eyes { shared: self.clone(), hinter };
-        let watching = eyes.open().await?;
-        Ok(Some(hints.kept_by(tokio::spawn(eyes.keep_open(watching)).abort_handle())))
-    }
+/// How many notes are read in one round trip.
+const NOTES_AT_ONCE: usize = 64;
+
+/// The watches of all locks, and how claims ended whose keys a watch has seen deleted.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) calls: Arc<Link>,
+    pub(crate) ends: watch::Sender<RecentEnds>,
 }
 
-/// How claims ended whose keys a watch has seen go.
 #[derive(Debug, Default)]
-pub(crate) struct Departed(watch::Sender<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    fates: HashMap<Token, Fate>,
+pub(crate) struct RecentEnds {
+    reasons: HashMap<Token, ClaimEnd>,
     /// The oldest first.
     order: VecDeque<Token>,
 }
 
-impl Departed {
-    fn add(&self, departures: Vec<(Token, Fate)>) {
-        self.0.send_modify(|known| {
-            for (token, fate) in departures {
-                known.add(token, fate);
-            }
-        });
-    }
-
-    /// How these claims ended. What a look shows may be told of a little later: that is waited for.
-    pub(crate) async fn fates(&self, ended: &[(Key, Token)]) -> Vec<Option<Fate>> {
-        let mut told = self.0.subscribe();
-        let all = told.wait_for(|known| ended.iter().all(|(_, it)| known.fates.contains_key(it)));
-        // In vain where a watch was cut meanwhile.
-        let _ = tokio::time::timeout(TOLD_WITHIN, all).await;
-        let known = self.0.borrow();
-        ended.iter().map(|(_, token)| known.fates.get(token).cloned()).collect()
-    }
-}
-
-impl Known {
-    /// Several watches may tell of the same.
-    fn add(&mut self, token: Token, fate: Fate) {
-        if self.fates.insert(token, fate).is_some() {
+impl RecentEnds {
+    /// Several watches may report the same claim.
+    fn add(&mut self, token: Token, reason: ClaimEnd) {
+        if self.reasons.insert(token, reason).is_some() {
             return;
         }
         self.order.push_back(token);
-        if self.order.len() > DEPARTED_MAX {
-            self.order.pop_front().map(|oldest| self.fates.remove(&oldest));
+        if self.order.len() > ENDS_MAX {
+            self.order.pop_front().map(|oldest| self.reasons.remove(&oldest));
         }
     }
 }
 
-/// What was done at one revision, and so at once. A lock that goes with its session's own key has run out,
-/// one with a word about it was taken away, and one that goes alone was given back.
+impl Watcher {
+    /// Hints about the locks of `query` from now on.
+    pub(crate) async fn hints(
+        self: &Arc<Self>,
+        query: &Query,
+    ) -> Result<Option<Hints>, EngineError> {
+        let (hints_out, hints) = hints(self.calls.clock());
+        let only = match query {
+            Query::Key(key) => Some(self.keys.queue(key)),
+            _ => None,
+        };
+        let lock_watch = LockWatch { watcher: self.clone(), hints_out, only };
+        let watch = lock_watch.open().await?;
+        Ok(Some(hints.kept_by(tokio::spawn(lock_watch.keep_open(watch)).abort_handle())))
+    }
+
+    /// How these claims ended: as a watch has seen it, otherwise by the note of an operator.
+    pub(crate) async fn end_reasons(
+        &self,
+        ended: &[(Key, Token)],
+    ) -> Result<Vec<Option<ClaimEnd>>, EngineError> {
+        let mut reasons = self.seen_reasons(ended).await;
+        let unknown: Vec<usize> = (0..reasons.len()).filter(|at| reasons[*at].is_none()).collect();
+        for some in unknown.chunks(NOTES_AT_ONCE) {
+            let note = |at: &usize| RangeRequest::one(self.keys.forced(ended[*at].1));
+            let answer = self.calls.call(TxnRequest::read(some.iter().map(note))).await?;
+            for (found, at) in answer.ranges().zip(some) {
+                reasons[*at] = found.kvs.first().map(|note| value::forced(&note.value).into());
+            }
+        }
+        Ok(reasons)
+    }
+
+    /// How these claims ended, as far as a watch has seen it. The event of a change may come a little later
+    /// than a read that shows it, so this waits for it.
+    async fn seen_reasons(&self, ended: &[(Key, Token)]) -> Vec<Option<ClaimEnd>> {
+        let mut ends = self.ends.subscribe();
+        let all = ends.wait_for(|ends| ended.iter().all(|(_, it)| ends.reasons.contains_key(it)));
+        // Times out if a watch broke meanwhile.
+        let _ = tokio::time::timeout(EVENT_WITHIN, all).await;
+        let ends = self.ends.borrow();
+        ended.iter().map(|(_, token)| ends.reasons.get(token).cloned()).collect()
+    }
+}
+
+/// The changes at one revision, which belong together. A lock that is deleted together with its session's own
+/// key has expired, a lock with a note about it was released by force, and a lock that is deleted alone was
+/// released.
 #[derive(Default)]
-struct Deed {
+struct Change {
     gone: Vec<(Token, i64)>,
     closed: Vec<Token>,
     ended: HashSet<Bytes>,
-    words: HashMap<Token, Loss>,
+    notes: HashMap<Token, Loss>,
 }
 
-impl Deed {
+impl Change {
     fn read(keys: &Keys, events: &[Event]) -> Self {
-        let mut deed = Deed::default();
+        let mut change = Change::default();
         for event in events {
             match (event.r#type(), &event.kv) {
-                (EventType::Delete, Some(kv)) => deed.deleted(kv, event.prev_kv.as_ref()),
-                (EventType::Put, Some(kv)) => deed.written(keys, kv),
+                (EventType::Delete, Some(kv)) => change.deleted(kv, event.prev_kv.as_ref()),
+                (EventType::Put, Some(kv)) => change.written(keys, kv),
                 (_, None) => {}
             }
         }
-        deed
+        change
     }
 
     fn deleted(&mut self, kv: &KeyValue, before: Option<&KeyValue>) {
@@ -119,64 +142,67 @@ impl Deed {
 
     fn written(&mut self, keys: &Keys, kv: &KeyValue) {
         if let Some(token) = keys.parse_forced(&kv.key) {
-            self.words.insert(token, forced(kv));
+            self.notes.insert(token, value::forced(&kv.value));
         } else if value::is_closed(&kv.value) {
             self.closed.extend(value::token(&kv.value));
         }
     }
 
-    fn fates(mut self, keys: &Keys) -> Vec<(Token, Fate)> {
+    fn end_reasons(mut self, keys: &Keys) -> Vec<(Token, ClaimEnd)> {
         let closed = std::mem::take(&mut self.closed).into_iter();
         let gone = std::mem::take(&mut self.gone).into_iter();
-        let fate = |(token, lease)| (token, self.fate(keys, token, lease));
-        closed.map(|token| (token, Fate::Released)).chain(gone.map(fate)).collect()
+        let end_reason = |(token, lease)| (token, self.end_reason(keys, token, lease));
+        closed.map(|token| (token, ClaimEnd::Released)).chain(gone.map(end_reason)).collect()
     }
 
-    fn fate(&self, keys: &Keys, token: Token, lease: i64) -> Fate {
-        match self.words.get(&token) {
+    fn end_reason(&self, keys: &Keys, token: Token, lease: i64) -> ClaimEnd {
+        match self.notes.get(&token) {
             Some(forced) => forced.clone().into(),
             None if self.ended.contains(&keys.session(lease)) => Loss::Expired.into(),
-            None => Fate::Released,
+            None => ClaimEnd::Released,
         }
     }
 }
 
-/// One watch over all locks.
-struct Eyes {
-    shared: Arc<Shared>,
-    hinter: Hinter,
+/// One watch over all locks, or one of them.
+struct LockWatch {
+    watcher: Arc<Watcher>,
+    hints_out: HintSender,
+    /// The queue of the only lock that is watched. Such a watch does not see why a claim has ended.
+    only: Option<Bytes>,
 }
 
-impl Eyes {
-    /// Has the server tell us of changes. It has begun when this returns.
-    async fn open(&self) -> Result<Watching, Trouble> {
-        let key = Bytes::copy_from_slice(self.shared.keys.root().as_bytes());
+impl LockWatch {
+    /// Begins a watch on the server. It has begun when this returns.
+    async fn open(&self) -> Result<Watch, EngineError> {
+        let all = || Bytes::copy_from_slice(self.watcher.keys.root().as_bytes());
+        let key = self.only.clone().unwrap_or_else(all);
         let range_end = end_of(&key);
         let create = WatchCreateRequest { key, range_end, prev_kv: true, ..Default::default() };
-        self.shared.calls.watch(create).await
+        self.watcher.calls.watch(create).await
     }
 
-    async fn keep_open(self, mut watching: Watching) {
+    async fn keep_open(self, mut watch: Watch) {
         loop {
-            self.listen(&mut watching).await;
+            self.listen(&mut watch).await;
             loop {
                 tokio::time::sleep(jittered(PAUSE)).await;
                 match self.open().await {
-                    Ok(again) => break watching = again,
-                    // Whoever watches looks, and finds out what is wrong.
-                    Err(_) => self.hinter.tell(Hint::All),
+                    Ok(again) => break watch = again,
+                    // The watcher reads, and so finds the error.
+                    Err(_) => self.hints_out.send(Hint::All),
                 }
             }
-            self.hinter.tell(Hint::All);
+            self.hints_out.send(Hint::All);
         }
     }
 
-    /// Passes on what is told, until that ends.
-    async fn listen(&self, watching: &mut Watching) {
+    /// Forwards events until the watch ends.
+    async fn listen(&self, watch: &mut Watch) {
         loop {
             tokio::select! {
-                told = watching.next() => match told {
-                    Ok(told) => self.pass_on(&told),
+                response = watch.next() => match response {
+                    Ok(response) => self.handle(&response),
                     Err(_) => return,
                 },
                 () = tokio::time::sleep(PING_EVERY) => self.ping().await,
@@ -184,21 +210,25 @@ impl Eyes {
         }
     }
 
-    /// How claims ended is known before anybody is told to look.
-    fn pass_on(&self, told: &WatchResponse) {
-        let keys = &self.shared.keys;
-        let at_once = told.events.chunk_by(|one, next| one.revision() == next.revision());
-        let departures: Vec<_> = at_once.flat_map(|it| Deed::read(keys, it).fates(keys)).collect();
-        if !departures.is_empty() {
-            self.shared.departed.add(departures);
+    /// Records how claims ended before it sends the hints.
+    fn handle(&self, response: &WatchResponse) {
+        let keys = &self.watcher.keys;
+        let changes = response.events.chunk_by(|one, next| one.revision() == next.revision());
+        let ends: Vec<_> =
+            changes.flat_map(|events| Change::read(keys, events).end_reasons(keys)).collect();
+        if !ends.is_empty() && self.only.is_none() {
+            self.watcher.ends.send_modify(|known| {
+                ends.into_iter().for_each(|(token, reason)| known.add(token, reason));
+            });
         }
-        for kv in told.events.iter().filter_map(|event| event.kv.as_ref()) {
-            keys.parse(&kv.key).into_iter().for_each(|key| self.hinter.tell(Hint::Changed(key)));
+        for kv in response.events.iter().filter_map(|event| event.kv.as_ref()) {
+            let changed = keys.parse(&kv.key).map(|(key, _)| Hint::Changed(key));
+            changed.into_iter().for_each(|hint| self.hints_out.send(hint));
         }
     }
 
-    /// A connection that is silently dead is given up, and with it the watch.
+    /// Finds a connection that is silently dead: the failed read discards it, and the watch ends with it.
     async fn ping(&self) {
-        let _ = self.shared.first(&self.shared.keys.all_forced()).await;
+        let _ = self.watcher.calls.oldest_under(self.watcher.keys.all_forced()).await;
     }
 }

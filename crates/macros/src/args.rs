@@ -1,7 +1,7 @@
-//! What is said about a lock: the arguments of the attribute.
+//! The arguments of the attribute.
 //!
-//! In: `name = value`, separated by commas. Out: [`Args`], or every argument that makes no sense, each at
-//! its place.
+//! In: `name = value`, separated by commas. Out: [`Args`], or an error for every invalid argument, at its
+//! place.
 
 use std::time::Duration;
 
@@ -14,26 +14,46 @@ use syn::{Error, Expr, Lit, LitStr, Path, Token};
 use crate::template::Template;
 use crate::times::{self, MAX_HOLD_MIN, RENEW_EVERY_MIN, RETRY_INTERVAL_MIN};
 
-/// Every argument there is, in the order in which they are told.
-const KNOWN: &str = "`key`, `locker`, `ttl`, `wait`, `retry`, `attempts`, `renew`, `max_hold`, \
-                     `at_least`, `fencing`, `reentry`, `within_process`, `label`, `reason`, `name`, \
-                     `held`, `crate`";
+/// All arguments, in the order of the error message.
+const KNOWN: &str = "`key`, `keys`, `shared`, `slots`, `permits`, `locker`, `ttl`, `wait`, `unavailable_after`, `retry`, `attempts`, \
+                     `renew`, `max_hold`, `min_hold`, `fencing`, `reentry`, `within_process`, \
+                     `label`, `reason`, `name`, `held`, `on_late_loss`, `crate`";
 
-/// What was said, checked as far as it can be without the function.
+/// The arguments, checked as far as possible without the function.
 pub(crate) struct Args {
-    /// `None` if none was said: that is told where the function is.
-    pub(crate) key: Option<Template>,
+    /// `None` if it is missing: the error is reported at the function.
+    pub(crate) target: Option<Target>,
     pub(crate) locker: Option<Expr>,
     pub(crate) label: Option<Template>,
     pub(crate) reason: Option<Template>,
     pub(crate) name: Option<LitStr>,
     pub(crate) held: Option<Ident>,
+    pub(crate) on_late_loss: Option<Expr>,
     pub(crate) tenure: Option<Path>,
-    /// What needs no parameter of the function.
+    /// The arguments that need no parameter of the function.
     pub(crate) setters: Vec<Setter>,
 }
 
-/// A setter of the request, and what it is given.
+/// What is locked, and how.
+pub(crate) enum Target {
+    Key(Template, How),
+    Keys(Vec<KeyOf>),
+}
+
+/// How a key is held.
+pub(crate) enum How {
+    Alone,
+    Shared,
+    Permits { slots: Box<Expr>, permits: Option<Box<Expr>> },
+}
+
+/// One of several keys.
+pub(crate) struct KeyOf {
+    pub(crate) template: Template,
+    pub(crate) reads: bool,
+}
+
+/// A setter of the request, and its value.
 pub(crate) struct Setter {
     pub(crate) name: Ident,
     pub(crate) value: Value,
@@ -42,7 +62,7 @@ pub(crate) struct Setter {
 pub(crate) enum Value {
     Nothing,
     Plain(TokenStream),
-    /// Named in our crate.
+    /// A path in our crate.
     Ours(TokenStream),
 }
 
@@ -59,16 +79,21 @@ impl Parse for Args {
     }
 }
 
-/// What was said so far, and what is wrong with it.
+/// The arguments so far, and their errors.
 #[derive(Default)]
 struct Said {
     names: Vec<Ident>,
     key: Option<Template>,
+    keys: Option<Vec<KeyOf>>,
+    shared: bool,
+    slots: Option<Expr>,
+    permits: Option<Expr>,
     locker: Option<Expr>,
     label: Option<Template>,
     reason: Option<Template>,
     name: Option<LitStr>,
     held: Option<Ident>,
+    on_late_loss: Option<Expr>,
     tenure: Option<Path>,
     setters: Vec<Setter>,
     times: Vec<(&'static str, Duration, Span)>,
@@ -76,13 +101,18 @@ struct Said {
 }
 
 impl Said {
-    /// One argument. Those whose value makes no sense are noted, so that all of them are told.
+    /// Reads one argument. An invalid value is recorded, so that all errors are reported together.
     fn argument(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
         let Ok(name) = input.call(Ident::parse_any) else {
             return Err(
                 input.error("expected `name = value`, such as `key = \"order:{order_id}\"`")
             );
         };
+        if name == "shared" && !input.peek(Token![=]) {
+            let noted = self.must_be_new(&name).map(|()| self.shared = true);
+            noted.unwrap_or_else(|flaw| self.note(flaw));
+            return Ok(());
+        }
         if input.parse::<Token![=]>().is_err() {
             let what = format!("`{name}`: expected a value, `{name} = …`");
             return Err(Error::new(name.span(), what));
@@ -102,7 +132,7 @@ impl Said {
 
     fn must_be_new(&mut self, name: &Ident) -> Result<(), Error> {
         if self.names.contains(name) {
-            return Err(Error::new(name.span(), format!("`{name}` is said twice")));
+            return Err(Error::new(name.span(), format!("`{name}` is given twice")));
         }
         self.names.push(name.clone());
         Ok(())
@@ -112,16 +142,27 @@ impl Said {
         let argument = name.to_string();
         match argument.as_str() {
             "key" => self.key = Some(template("key", &value)?),
+            "keys" => self.keys = Some(keys(&value)?),
+            "shared" => {
+                let what = "`shared` has no value: write `shared` alone";
+                return Err(Error::new(name.span(), what));
+            }
+            "slots" => self.slots = Some(count("slots", value)?),
+            "permits" => self.permits = Some(count("permits", value)?),
             "label" => self.label = Some(template("label", &value)?),
             "reason" => self.reason = Some(template("reason", &value)?),
             "name" => self.name = Some(text("name", "text in quotes", &value)?),
             "locker" => self.locker = Some(value),
             "held" => self.held = Some(variable(&value)?),
+            "on_late_loss" => self.on_late_loss = Some(callable(value)?),
             "ttl" => self.ttl(&value)?,
             "wait" => self.wait(&value)?,
+            "unavailable_after" => {
+                self.time("unavailable_after", "unavailable_after", &value, Duration::ZERO)?;
+            }
             "retry" => self.time("retry", "retry_interval", &value, RETRY_INTERVAL_MIN)?,
             "max_hold" => self.time("max_hold", "max_hold", &value, MAX_HOLD_MIN)?,
-            "at_least" => self.time("at_least", "at_least", &value, Duration::ZERO)?,
+            "min_hold" => self.time("min_hold", "min_hold", &value, Duration::ZERO)?,
             "attempts" => self.attempts(&value)?,
             "renew" => self.renew(&value)?,
             "fencing" => self.fencing(&value)?,
@@ -229,7 +270,7 @@ impl Said {
         }
     }
 
-    /// The relations that hold whatever the locker's defaults are.
+    /// Checks the relations that do not depend on the locker's defaults.
     fn relations(&self) -> Result<(), Error> {
         let time = |name| self.times.iter().find(|(known, ..)| *known == name);
         if let (Some((_, ttl, _)), Some((_, renew, at))) = (time("ttl"), time("renew"))
@@ -238,28 +279,88 @@ impl Said {
             let what = format!("`renew` ({renew:?}) must be less than half of `ttl` ({ttl:?})");
             return Err(Error::new(*at, what));
         }
-        if let (Some((_, most, _)), Some((_, least, at))) = (time("max_hold"), time("at_least"))
+        if let (Some((_, most, _)), Some((_, least, at))) = (time("max_hold"), time("min_hold"))
             && least > most
         {
             let what =
-                format!("`at_least` ({least:?}) must not be more than `max_hold` ({most:?})");
+                format!("`min_hold` ({least:?}) must not be more than `max_hold` ({most:?})");
             return Err(Error::new(*at, what));
         }
         Ok(())
     }
 
+    /// Checks that the arguments for the mode go together.
+    fn modes(&self) -> Result<(), Error> {
+        let refused = |name: &str, what: String| {
+            let said = self.names.iter().find(|said| *said == name);
+            Err(Error::new(said.map_or_else(Span::call_site, Ident::span), what))
+        };
+        if self.key.is_some() && self.keys.is_some() {
+            return refused(
+                "keys",
+                "`key` and `keys` do not go together: name all keys in `keys`".into(),
+            );
+        }
+        if self.shared && self.slots.is_some() {
+            return refused(
+                "slots",
+                "`slots` and `shared` do not go together: a key is read, or has permits".into(),
+            );
+        }
+        if self.permits.is_some() && self.slots.is_none() {
+            return refused(
+                "permits",
+                "`permits` needs `slots`, the number of permits in all".into(),
+            );
+        }
+        if self.keys.is_some() && self.shared {
+            return refused(
+                "shared",
+                "`shared` is for one key: write `read(\"…\")` around those of `keys`".into(),
+            );
+        }
+        if self.keys.is_some() && self.slots.is_some() {
+            return refused("slots", "`slots` is for one key".into());
+        }
+        let number = |value: &Option<Expr>| value.as_ref().and_then(integer);
+        match (number(&self.permits), number(&self.slots)) {
+            (Some(permits), Some(slots)) if permits > slots => refused(
+                "permits",
+                format!("`permits` ({permits}) must not be more than `slots` ({slots})"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is locked, if a key was said.
+    fn target(&mut self) -> Option<Target> {
+        if let Some(keys) = self.keys.take() {
+            return Some(Target::Keys(keys));
+        }
+        let how = match self.slots.take() {
+            Some(slots) => {
+                How::Permits { slots: Box::new(slots), permits: self.permits.take().map(Box::new) }
+            }
+            None if self.shared => How::Shared,
+            None => How::Alone,
+        };
+        self.key.take().map(|key| Target::Key(key, how))
+    }
+
     fn done(mut self) -> Result<Args, Error> {
-        if let Err(flaw) = self.relations() {
+        for flaw in [self.relations(), self.modes()].into_iter().filter_map(Result::err) {
             self.note(flaw);
         }
+        let target = self.target();
         match self.flaws {
             None => Ok(Args {
-                key: self.key,
+                target,
                 locker: self.locker,
                 label: self.label,
                 reason: self.reason,
                 name: self.name,
                 held: self.held,
+                on_late_loss: self.on_late_loss,
                 tenure: self.tenure,
                 setters: self.setters,
             }),
@@ -280,7 +381,7 @@ fn expected(name: &str, form: &str, value: &Expr) -> Error {
 fn literal(value: &Expr) -> Option<&Lit> {
     match value {
         Expr::Lit(literal) => Some(&literal.lit),
-        // What a `macro_rules` passes on comes in a group.
+        // A value that a `macro_rules` passes on is in a group.
         Expr::Group(group) => literal(&group.expr),
         _ => None,
     }
@@ -297,10 +398,57 @@ fn template(name: &str, value: &Expr) -> Result<Template, Error> {
     Template::parse(name, text(name, "a template in quotes, such as \"order:{order_id}\"", value)?)
 }
 
+/// A number of permits: a literal of at least 1, or an expression, which is checked when the function is called.
+fn count(name: &str, value: Expr) -> Result<Expr, Error> {
+    match (literal(&value), integer(&value)) {
+        (Some(_), None | Some(0)) => {
+            Err(expected(name, "a number, 1 or more, or an expression of type `u32`", &value))
+        }
+        _ => Ok(value),
+    }
+}
+
+fn integer(value: &Expr) -> Option<u32> {
+    match literal(value) {
+        Some(Lit::Int(number)) => number.base10_parse().ok(),
+        _ => None,
+    }
+}
+
+fn keys(value: &Expr) -> Result<Vec<KeyOf>, Error> {
+    let list = match value {
+        Expr::Array(list) if !list.elems.is_empty() => list,
+        _ => return Err(expected("keys", KEYS, value)),
+    };
+    list.elems.iter().map(key_of).collect()
+}
+
+const KEYS: &str = "a list of templates, such as `[\"acct:{from}\", read(\"rates\")]`";
+
+/// A template, or `read("…")` around it.
+fn key_of(value: &Expr) -> Result<KeyOf, Error> {
+    let (reads, inside) = match value {
+        Expr::Call(call) => match (&*call.func, call.args.len()) {
+            (Expr::Path(path), 1) if path.path.is_ident("read") => (true, &call.args[0]),
+            _ => return Err(expected("keys", KEYS, value)),
+        },
+        other => (false, other),
+    };
+    let text = text("keys", "a template in quotes, such as \"acct:{from}\"", inside)?;
+    Ok(KeyOf { template: Template::parse("keys", text)?, reads })
+}
+
 fn variable(value: &Expr) -> Result<Ident, Error> {
     let ident = match value {
         Expr::Path(path) => path.path.get_ident().filter(|ident| *ident != "self").cloned(),
         _ => None,
     };
     ident.ok_or_else(|| expected("held", "a name for the held lock, such as `held`", value))
+}
+
+fn callable(value: Expr) -> Result<Expr, Error> {
+    match literal(&value) {
+        None => Ok(value),
+        Some(_) => Err(expected("on_late_loss", "a function or `|value, error| …`", &value)),
+    }
 }

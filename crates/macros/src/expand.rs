@@ -1,17 +1,16 @@
-//! The function with its body under the lock.
+//! Generates the function with its body under the lock.
 //!
-//! In: the function and the arguments. Out: the same function, in which the request is made first, of
-//! the parameters, and the body then runs in one call of `tenure::attribute::run`.
+//! In: the function and the arguments. Out: the same function, which first builds the request from its
+//! parameters and then runs the body in one call of `tenure::scoped::run`.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Error, ReturnType, Type, parse_quote};
 
-use crate::args::{Args, Value};
+use crate::args::{Args, How, KeyOf, Target, Value};
 use crate::function::{Bindings, Body, Function};
-use crate::template::Template;
 
 pub(crate) fn expand(function: &Function, args: &Args) -> Result<TokenStream, Error> {
     let Function { attributes, visibility, signature, body } = function;
@@ -29,25 +28,34 @@ pub(crate) fn expand(function: &Function, args: &Args) -> Result<TokenStream, Er
 }
 
 fn under_lock(function: &Function, args: &Args, body: &TokenStream) -> Result<TokenStream, Error> {
-    let request = request(args, key(function, args)?, &function.bindings())?;
+    let target = target(function, args)?;
+    let request = request(args, target, &function.bindings())?;
     let held = args.held.as_ref().map_or_else(|| quote!(_), ToTokens::to_token_stream);
-    // Where the return type stands: it is what a refusal of this call is about.
+    // The position of the return type: errors about this call are about that type.
     let at = Span::mixed_site().located_at(match &function.signature.output {
         ReturnType::Type(_, returned) => returned.span(),
         ReturnType::Default => Span::mixed_site(),
     });
     let tenure = tenure(args, at);
+    let on_late_loss = args.on_late_loss.as_ref().map(|result| quote!(, #result));
+    let (run, view) = match (target, &on_late_loss) {
+        (Target::Key(..), None) => ("run", "Held"),
+        (Target::Key(..), Some(_)) => ("run_keeping", "Held"),
+        (Target::Keys(_), None) => ("run_all", "HeldAll"),
+        (Target::Keys(_), Some(_)) => ("run_all_keeping", "HeldAll"),
+    };
+    let (run, view) = (Ident::new(run, at), Ident::new(view, at));
     Ok(quote_spanned! {at=>
         let request = #request;
-        #tenure::attribute::run(request, async move |#held: #tenure::Held| { #body }).await
+        #tenure::scoped::#run(request, async move |#held: #tenure::#view| { #body } #on_late_loss).await
     })
 }
 
-/// The body, told what the function returns: `return`, `?` and coercions go by that.
+/// The body with the function's return type, which `return`, `?` and coercions need.
 fn typed(output: &ReturnType, body: &Group) -> TokenStream {
     let ReturnType::Type(_, returned) = output else { return body.to_token_stream() };
     let returned = without_impl(returned);
-    // Braces of our own, or a body of one line would be told that it needs none.
+    // New braces, or the compiler would warn about unneeded braces around a body of one line.
     let mut braces = Group::new(Delimiter::Brace, body.stream());
     braces.set_span(Span::mixed_site().located_at(body.span()));
     quote! {
@@ -65,17 +73,17 @@ fn tenure(args: &Args, at: Span) -> TokenStream {
     args.tenure.as_ref().map_or_else(|| quote_spanned!(at=> ::tenure), ToTokens::to_token_stream)
 }
 
-fn key<'a>(function: &Function, args: &'a Args) -> Result<&'a Template, Error> {
+fn target<'a>(function: &Function, args: &'a Args) -> Result<&'a Target, Error> {
     let what = "`#[lock]` needs a key, such as `key = \"order:{order_id}\"`";
-    args.key.as_ref().ok_or_else(|| Error::new(function.signature.ident.span(), what))
+    args.target.as_ref().ok_or_else(|| Error::new(function.signature.ident.span(), what))
 }
 
-/// The request, or why there is none.
-fn request(args: &Args, key: &Template, bindings: &Bindings) -> Result<TokenStream, Error> {
+/// Code for a `Result` with the request: an error if it needs the installed locker and there is none.
+fn request(args: &Args, target: &Target, bindings: &Bindings) -> Result<TokenStream, Error> {
     let (tenure, setters) = (tenure(args, Span::mixed_site()), setters(args, bindings)?);
-    let (key, template) = (key.fill("format_args", bindings)?, key.literal());
-    let ask =
-        |locker| quote!(#tenure::Locker::lock_by_attribute(#locker, #template, #key) #(#setters)*);
+    let (function, values) = call(target, bindings)?;
+    let keys = keys(target, bindings)?;
+    let ask = |locker| quote!(#tenure::Locker::#function(#locker, #values) #(#keys)* #(#setters)*);
     Ok(match &args.locker {
         Some(locker) => {
             let at = Span::mixed_site().located_at(locker.span());
@@ -87,6 +95,42 @@ fn request(args: &Args, key: &Template, bindings: &Bindings) -> Result<TokenStre
             quote!(#tenure::installed().map(|locker| #request))
         }
     })
+}
+
+/// The function of the locker that makes the request, and its arguments after the locker.
+fn call(target: &Target, bindings: &Bindings) -> Result<(Ident, TokenStream), Error> {
+    let at = Span::mixed_site();
+    let (key, how) = match target {
+        Target::Key(key, how) => (key, how),
+        Target::Keys(keys) => {
+            let name = keys.iter().map(|key| key.template.literal().value()).collect::<Vec<_>>();
+            let name = name.join(" ");
+            return Ok((Ident::new("lock_all_for_macro", at), quote!(#name)));
+        }
+    };
+    let (template, key) = (key.literal(), key.fill("format_args", bindings)?);
+    Ok(match how {
+        How::Alone => (Ident::new("lock_for_macro", at), quote!(#template, #key)),
+        How::Shared => (Ident::new("read_for_macro", at), quote!(#template, #key)),
+        How::Permits { slots, permits } => {
+            let permits = permits.as_ref().map_or_else(|| quote!(1), ToTokens::to_token_stream);
+            (Ident::new("permits_for_macro", at), quote!(#template, #key, #slots, #permits))
+        }
+    })
+}
+
+/// The calls that add the keys of a request for several.
+fn keys(target: &Target, bindings: &Bindings) -> Result<Vec<TokenStream>, Error> {
+    let Target::Keys(keys) = target else { return Ok(Vec::new()) };
+    let add = |key: &KeyOf| {
+        let (template, filled) =
+            (key.template.literal(), key.template.fill("format_args", bindings)?);
+        Ok(match key.reads {
+            true => quote!(.read_for_macro(#template, #filled)),
+            false => quote!(.key_for_macro(#template, #filled)),
+        })
+    };
+    keys.iter().map(add).collect()
 }
 
 fn setters(args: &Args, bindings: &Bindings) -> Result<Vec<TokenStream>, Error> {
@@ -115,7 +159,7 @@ fn setters(args: &Args, bindings: &Bindings) -> Result<Vec<TokenStream>, Error> 
     Ok(setters)
 }
 
-/// The type with a blank where only the signature of a function can say `impl`.
+/// The type with `_` in place of every `impl Trait`, which is allowed only in a signature.
 fn without_impl(ty: &Type) -> Type {
     let mut ty = ty.clone();
     Blanks.visit_type_mut(&mut ty);

@@ -1,6 +1,6 @@
-//! The function under the attribute, as far as it has to be understood.
+//! The annotated function, parsed as far as needed.
 //!
-//! In: the tokens of an item. Out: its signature, its body, and what its parameters are called.
+//! In: the tokens of an item. Out: its signature, its body, and the names of its parameters.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -24,10 +24,10 @@ pub(crate) struct Function {
 }
 
 pub(crate) enum Body {
-    /// Of an `async fn`.
+    /// The body of an `async fn`.
     Async(Group),
-    /// `Box::pin(async move { .. })` after some statements: what `#[async_trait]` makes of an `async fn`.
-    /// Inside, it binds the parameters anew.
+    /// `Box::pin(async move { .. })` after some statements: the expansion of an `async fn` by
+    /// `#[async_trait]`. The block binds the parameters again.
     Boxed { before: Vec<Stmt>, parameters: Vec<Local>, inside: Vec<Stmt> },
 }
 
@@ -59,7 +59,7 @@ impl Function {
         }
     }
 
-    /// What its parameters are called.
+    /// The names of the parameters.
     pub(crate) fn bindings(&self) -> Bindings {
         let mut names = Vec::new();
         for input in &self.signature.inputs {
@@ -119,7 +119,7 @@ fn statements(body: &Group) -> Option<Vec<Stmt>> {
     syn::parse2::<Block>(body.to_token_stream()).ok().map(|block| block.stmts)
 }
 
-/// `let x = x;` or `let (a, b) = { …; __arg1 };`, as `#[async_trait]` writes them.
+/// `let x = x;` or `let (a, b) = { …; __arg1 };`, as `#[async_trait]` generates them.
 fn is_parameter(local: &Local) -> bool {
     let is_name = |value: &Expr, name: &dyn Fn(&Ident) -> bool| match value {
         Expr::Path(path) => path.path.get_ident().is_some_and(name),
@@ -137,13 +137,13 @@ fn is_parameter(local: &Local) -> bool {
     }
 }
 
-/// The names that parameters have inside the function.
+/// The names of the parameters inside the function.
 pub(crate) struct Bindings {
     names: Vec<Ident>,
 }
 
 impl Bindings {
-    /// The parameter called `name`, or a word about those there are.
+    /// The parameter called `name`, or a text that lists the parameters.
     pub(crate) fn find(&self, name: &str) -> Result<&Ident, String> {
         let found = self.names.iter().find(|known| known.unraw() == name);
         found.ok_or_else(|| match name {
@@ -175,7 +175,7 @@ fn collect(pattern: &Pat, names: &mut Vec<Ident>) {
         Pat::TupleStruct(inner) => each(&mut inner.elems.iter()),
         Pat::Slice(inner) => each(&mut inner.elems.iter()),
         Pat::Struct(inner) => each(&mut inner.fields.iter().map(|field| &*field.pat)),
-        // Each of its cases binds the same names.
+        // All its cases bind the same names.
         Pat::Or(inner) => each(&mut inner.cases.iter().take(1)),
         Pat::Ident(inner) => {
             names.push(inner.ident.clone());

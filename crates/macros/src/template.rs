@@ -1,6 +1,6 @@
 //! Templates: text with `{parameter}` and `{parameter.field}` in it.
 //!
-//! In: a literal. Out: a [`Template`], and the code that fills it in for one function's [`Bindings`].
+//! In: a literal. Out: a [`Template`], and the code that fills it in with the [`Bindings`] of one function.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -8,7 +8,7 @@ use syn::{Error, Index, LitStr, Member};
 
 use crate::function::Bindings;
 
-/// A template, read and not yet filled in.
+/// A parsed template.
 pub(crate) struct Template {
     literal: LitStr,
     pieces: Vec<Piece>,
@@ -19,7 +19,7 @@ enum Piece {
     Place(Place),
 }
 
-/// What stands in braces: a parameter, and perhaps one of its fields.
+/// A placeholder: a parameter, and possibly its fields.
 struct Place {
     shown: String,
     parameter: String,
@@ -27,7 +27,7 @@ struct Place {
 }
 
 impl Template {
-    /// Reads `literal`, which is the value of the argument `argument`.
+    /// Parses `literal`, the value of the argument `argument`.
     pub(crate) fn parse(argument: &str, literal: LitStr) -> Result<Self, Error> {
         let text = literal.value();
         let refused = |what| Error::new(literal.span(), format!("`{argument}`: {what}"));
@@ -42,12 +42,12 @@ impl Template {
         Ok(Template { literal, pieces })
     }
 
-    /// As it was written.
+    /// The text as it was written.
     pub(crate) fn literal(&self) -> &LitStr {
         &self.literal
     }
 
-    /// Code for the text with everything filled in: `macro_name!("order:{}", order_id)`.
+    /// The code for the filled-in text: `macro_name!("order:{}", order_id)`.
     pub(crate) fn fill(&self, macro_name: &str, bindings: &Bindings) -> Result<TokenStream, Error> {
         let (mut format, mut values) = (String::new(), Vec::new());
         for piece in &self.pieces {
@@ -71,7 +71,7 @@ impl Place {
             let shown = &self.shown;
             Error::new(at, format!("`{{{shown}}}`: {there_are}"))
         })?;
-        // Found where the parameter is, shown where the template is.
+        // The name resolves at the parameter, and errors point to the template.
         let mut parameter = parameter.clone();
         parameter.set_span(parameter.span().located_at(at));
         let fields = &self.fields;
@@ -134,7 +134,7 @@ fn member(word: &str, at: Span) -> Option<Member> {
     }
 }
 
-/// An identifier, a raw one where it is a keyword.
+/// An identifier; a raw one if it is a keyword.
 fn name(word: &str, at: Span) -> Ident {
     match syn::parse_str::<Ident>(word) {
         Ok(_) => Ident::new(word, at),
@@ -143,7 +143,7 @@ fn name(word: &str, at: Span) -> Ident {
 }
 
 fn is_name(word: &str) -> bool {
-    // Those that cannot even be raw; `self` is a parameter, and never a field.
+    // These cannot even be raw identifiers. `self` is a parameter, and never a field.
     const NEVER: [&str; 4] = ["crate", "super", "Self", "_"];
     let mut letters = word.chars();
     let starts = letters.next().is_some_and(|c| c == '_' || c.is_alphabetic());

@@ -1,4 +1,4 @@
-//! Times as people write them, checked as far as no engine has to be asked.
+//! Times as people write them, checked as far as possible without an engine.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Error, LitStr};
 
-// Those of `tenure`'s `options.rs`, which a macro cannot depend on; a test compares them.
+// The same as in `tenure`'s `options.rs`, which a macro cannot depend on; a test compares them.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) const RETRY_INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -32,7 +32,7 @@ pub(crate) fn time(name: &str, text: &LitStr, min: Duration) -> Result<Duration,
     }
 }
 
-/// A ttl: whole milliseconds.
+/// A ttl, in whole milliseconds.
 pub(crate) fn ttl(text: &LitStr) -> Result<Duration, Error> {
     let ttl = time("ttl", text, TTL_MIN)?;
     if !ttl.subsec_nanos().is_multiple_of(1_000_000) {
@@ -42,7 +42,7 @@ pub(crate) fn ttl(text: &LitStr) -> Result<Duration, Error> {
     Ok(ttl)
 }
 
-/// The shortest way to say it in code.
+/// The shortest expression for this time.
 pub(crate) fn tokens(time: Duration) -> TokenStream {
     let (secs, nanos) = (time.as_secs(), time.subsec_nanos());
     match nanos {
@@ -55,7 +55,7 @@ pub(crate) fn tokens(time: Duration) -> TokenStream {
 mod tests {
     use super::*;
 
-    /// The bounds are those that hold when the program runs.
+    /// The limits are the same as those at run time.
     #[test]
     fn bounds_are_the_engines() {
         assert_eq!((TTL_MIN, TTL_MAX), (tenure::TTL_MIN, tenure::TTL_MAX));

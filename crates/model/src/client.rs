@@ -1,24 +1,24 @@
-//! What a process does and believes.
+//! The behaviour and beliefs of a process.
 //!
-//! In: the user's wishes, timers, replies, pushes. Out: requests, and a lease by its own clock.
+//! In: calls of the user, timers, replies, pushes. Out: requests, and a lease by the clock of the process.
 
 use crate::setup::{Bug, Fault, Setup};
-use crate::state::{Broken, How, Phase, Push, Reply, Request, Side, Token, Told, World};
+use crate::state::{Broken, How, LastReply, Phase, Push, Reply, Request, Side, Token, World};
 
 impl World {
-    /// A new claim, in the registry from before its first question.
+    /// Makes a new claim. It is in the registry before its first request.
     pub(crate) fn start(&mut self, setup: &Setup, process: u8) {
         let top = self.top;
         let restarts = setup.kinds.contains(&Fault::Restart);
         let starting = self.at(process);
         starting.claim += 1;
         starting.phase = Phase::Asking;
-        starting.told = None;
+        starting.last_reply = None;
         starting.floor = if restarts { top } else { 0 };
         self.ask_again(setup, process);
     }
 
-    /// A question: the first, a heartbeat, or to confirm a push.
+    /// Sends a request: the first one, a heartbeat, or one to confirm a push.
     pub(crate) fn ask_again(&mut self, setup: &Setup, process: u8) {
         let token = self.token(process);
         let tries = setup.tries && process + 1 == setup.processes;
@@ -32,7 +32,7 @@ impl World {
         asking.requests.push(Request::Ask { token, age: 0, how });
     }
 
-    /// The task in front goes away. The next one speaks for the claim, or it is abandoned.
+    /// The leading task is cancelled. The next task continues with the claim, or the claim is abandoned.
     pub(crate) fn cancel(&mut self, setup: &Setup, process: u8) {
         let token = self.token(process);
         let leaving = self.at(process);
@@ -54,7 +54,7 @@ impl World {
         self.end(process);
     }
 
-    /// The guard is given back, or its lease was lost: at the server it ends the same way.
+    /// The guard is released, or its lease was lost: the request to the server is the same.
     pub(crate) fn release(&mut self, process: u8) {
         let token = self.token(process);
         let holder = self.at(process);
@@ -63,7 +63,7 @@ impl World {
         self.end(process);
     }
 
-    /// The next task of the process has the lease, under the same token.
+    /// The next task of the process gets the lease, under the same token.
     pub(crate) fn hand_off(&mut self, setup: &Setup, process: u8) {
         let token = self.token(process);
         let holder = self.at(process);
@@ -73,23 +73,24 @@ impl World {
         }
     }
 
-    /// The lease is written down, and another process carries it on under the same token.
-    pub(crate) fn let_go(&mut self, setup: &Setup, process: u8, adopter: u8) {
+    /// The lease is exported, and another process adopts it under the same token.
+    pub(crate) fn relinquish(&mut self, setup: &Setup, process: u8, adopter: u8) {
         let token = self.token(process);
         let Phase::Holding(left) = self.at(process).phase else { return };
         self.end(process);
-        self.at(process).let_go = Some(token).filter(|_| !setup.has(Bug::LetGoForgotten));
+        self.at(process).relinquished =
+            Some(token).filter(|_| !setup.has(Bug::RelinquishForgotten));
         self.at(adopter).adopted = Some((token, left));
     }
 
-    /// An adopted lease is given back.
+    /// An adopted lease is released.
     pub(crate) fn release_adopted(&mut self, process: u8) {
         let adopter = self.at(process);
         let adopted = adopter.adopted.take();
         adopter.requests.extend(adopted.map(|(token, _)| Request::Release(token)));
     }
 
-    /// The end of a claim was not answered: ask for it again.
+    /// The end of a claim was not answered: request it again.
     pub(crate) fn end_again(&mut self, process: u8) {
         let ending = self.at(process);
         ending.requests.extend(ending.ending.map(Request::Abandon));
@@ -99,10 +100,10 @@ impl World {
         let ended = self.at(process);
         ended.phase = Phase::Idle;
         ended.known = false;
-        ended.told = None;
+        ended.last_reply = None;
     }
 
-    /// A renewal leaves.
+    /// A renewal is sent.
     pub(crate) fn renew_lease(&mut self, process: u8) {
         let token = self.token(process);
         self.at(process).side = Some(Side::Renew { token, age: 0, confirms: 0 });
@@ -116,7 +117,7 @@ impl World {
                 self.granted(process, fence, setup.ttl - age);
             }
             Reply::Queued { token, age, stamp } if self.waits(token) && age < setup.ttl => {
-                self.at(process).told = Some(Told { age, stamp });
+                self.at(process).last_reply = Some(LastReply { age, stamp });
             }
             Reply::Held(token) if self.waits(token) => self.end(process),
             Reply::Ended(token) => _ = self.at(process).ending.take_if(|ending| *ending == token),
@@ -124,12 +125,12 @@ impl World {
         }
     }
 
-    /// A push is read. It is believed if its fence is above the last stamp; then the grant was
-    /// made after that heartbeat had been sent. If not, it is only a reason to ask, which a
-    /// waiter may do at any time.
-    pub(crate) fn heed(&mut self, setup: &Setup, process: u8, push: Push) {
+    /// A push is read. It is accepted if its fence is higher than the last stamp: then the grant was made
+    /// after that heartbeat had been sent. Otherwise it is only a reason to ask, which a waiter may do at any
+    /// time.
+    pub(crate) fn receive_push(&mut self, setup: &Setup, process: u8, push: Push) {
         let Push { token, fence } = push;
-        if self.at(process).let_go == Some(token) {
+        if self.at(process).relinquished == Some(token) {
             return;
         }
         if !self.is_current(token) || !self.at(process).known {
@@ -144,26 +145,26 @@ impl World {
             None if setup.has(Bug::ConfirmByRenew) && self.at(process).side.is_none() => {
                 self.at(process).side = Some(Side::Renew { token, age: 0, confirms: fence });
             }
-            // A question is due at once.
+            // A request is due at once.
             None => self.at(process).beaten &= setup.has(Bug::StalePushDropped),
         }
     }
 
-    /// How long a push is good for by our clock, if it needs no confirming.
+    /// How long a push is valid by our clock, if it needs no confirmation.
     fn fresh(&mut self, setup: &Setup, process: u8, fence: u8) -> Option<u8> {
         let waiter = self.at(process);
-        let told = waiter.told.filter(|_| setup.fenced)?;
-        if fence <= told.stamp && !setup.has(Bug::PushWithoutStamp) {
+        let last_reply = waiter.last_reply.filter(|_| setup.fenced)?;
+        if fence <= last_reply.stamp && !setup.has(Bug::PushWithoutStamp) {
             return None;
         }
         let sent = waiter.requests.iter().find_map(|request| match request {
             Request::Ask { age, .. } => Some(*age),
             _ => None,
         });
-        Some(setup.ttl - sent.filter(|_| setup.has(Bug::StampAtSend)).unwrap_or(told.age))
+        Some(setup.ttl - sent.filter(|_| setup.has(Bug::StampAtSend)).unwrap_or(last_reply.age))
     }
 
-    /// An answer about a renewal is read.
+    /// The reply to a renewal is read.
     pub(crate) fn read_side(&mut self, setup: &Setup, process: u8, side: Side) {
         match side {
             Side::Renewed { token, age, confirms: 0 } if !self.waits(token) => {
@@ -179,8 +180,8 @@ impl World {
         }
     }
 
-    /// A grant for the claim, good for `left` ticks by our clock. One that has ended on its way
-    /// is none.
+    /// A grant for the claim, valid for `left` ticks by our clock. A grant that expired on its way is
+    /// ignored.
     fn granted(&mut self, process: u8, fence: u8, left: u8) {
         let token = self.token(process);
         match self.at(process).phase {
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// A lease lasts longer, never shorter; one that has ended stays so.
+    /// Extends a lease, never shortens it; an ended lease stays ended.
     fn granted_again(&mut self, token: Token, left: u8) {
         if !self.is_current(token) {
             return;
@@ -202,7 +203,8 @@ impl World {
 
     /// The caller gets its guard.
     fn report(&mut self, process: u8, fence: u8, left: u8) {
-        // After a loss of data only the order that anybody can have seen counts.
+        // After a loss of data, a fence must only be higher than those that had been reported before the
+        // claim was made.
         let floor = if self.restarted { self.at(process).floor } else { self.top };
         if fence <= floor {
             self.breaks(Broken::Fence);
@@ -211,7 +213,7 @@ impl World {
         self.idle = 0;
         let holder = self.at(process);
         holder.phase = Phase::Holding(left);
-        holder.told = None;
+        holder.last_reply = None;
     }
 
     fn waits(&self, token: Token) -> bool {

@@ -1,11 +1,11 @@
-//! What can happen next.
+//! The possible steps.
 //!
-//! In: a [`Setup`]. Out: stateright's `Model`, whose every step is one of [`Action`].
+//! In: a [`Setup`]. Out: stateright's `Model`; each step is an [`Action`].
 
 use stateright::{Model, Property};
 
 use crate::rules;
-use crate::setup::{Bug, Fault, Setup};
+use crate::setup::{Bug, Fault, Protocol};
 use crate::state::{Phase, Process, Reply, Request, Side, Token, World};
 
 /// One step. A number is a process.
@@ -13,64 +13,60 @@ use crate::state::{Phase, Process, Reply, Request, Side, Token, World};
 pub(crate) enum Action {
     /// A tick passes.
     Tick,
-    /// A new claim.
+    /// A process makes a new claim.
     Start(u8),
-    /// A heartbeat, or a question after a push that needs confirming.
+    /// A waiter sends a heartbeat, or a request to confirm a push.
     Ask(u8),
-    /// The waiting task goes away.
+    /// The waiting task is cancelled.
     Cancel(u8),
-    /// The holder gives the lock back, or gives a lost one up.
+    /// The holder releases the lock, or gives up a lost one.
     Release(u8),
     /// The holder hands its lease to the next task of its process.
     HandOff(u8),
-    /// The holder lets its lease go, and the second process carries it on.
-    LetGo(u8, u8),
-    /// An adopted lease is given back.
+    /// The holder relinquishes its lease, and the second process adopts it.
+    Relinquish(u8, u8),
+    /// An adopted lease is released.
     ReleaseAdopted(u8),
-    /// A renewal leaves.
+    /// A renewal is sent.
     Renew(u8),
-    /// The end of a claim is asked for again.
+    /// The end of a claim is requested again.
     EndAgain(u8),
     /// The server executes the oldest request of a connection.
     Execute(u8),
     /// The same, of a connection that was given up.
     ExecuteLate(u8),
-    /// The same, of the renewals' connection.
+    /// The same, of the renewal connection.
     ExecuteSide(u8),
-    /// The same, but the script stops half-way.
+    /// The same, but the script stops in the middle.
     ExecuteHalf(u8),
     /// A reply is read.
     Read(u8),
-    /// An answer about a renewal is read.
+    /// The reply to a renewal is read.
     ReadSide(u8),
-    /// Whatever is on the renewals' connection is lost.
+    /// The message on the renewal connection is lost.
     LoseSide(u8),
     /// A push is read.
-    Heed(u8),
+    ReceivePush(u8),
     /// The command connection is given up for a new one.
     GiveUp(u8),
-    /// The server forgets the inbox.
+    /// The server loses the subscription of the inbox.
     LoseInbox(u8),
-    /// The process sees that.
+    /// The process notices that its inbox is not subscribed.
     NoticeInbox(u8),
     /// The inbox is subscribed again.
     Subscribe(u8),
     /// A push is lost.
     LosePush(u8),
-    /// The process dies, and the server sees it.
+    /// The process dies, and the server notices.
     Crash(u8),
-    /// The process dies, and the server goes on counting its inbox.
+    /// The process dies, and the server still counts its inbox as subscribed.
     CrashUnseen(u8),
-    /// The server starts again without data.
+    /// The server restarts without data.
     Restart,
 }
 
-/// Unread pushes in one inbox: a stale one and a good one.
+/// The most unread pushes in one inbox: one stale and one valid.
 const INBOX_MAX: usize = 2;
-
-/// The protocol within the bounds of a setup.
-#[derive(Clone, Debug)]
-pub(crate) struct Protocol(pub(crate) Setup);
 
 impl Model for Protocol {
     type State = World;
@@ -81,7 +77,7 @@ impl Model for Protocol {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        // What comes after a broken rule proves nothing.
+        // States after a broken rule prove nothing.
         if world.broken.is_some() {
             return;
         }
@@ -91,8 +87,8 @@ impl Model for Protocol {
             if world.faults > 0 {
                 self.failings(process, number, actions);
             }
-            if world.adoptions > 0 && self.may_let_go(process, number) {
-                actions.extend(adopters(world, number).map(|to| Action::LetGo(number, to)));
+            if world.adoptions > 0 && self.may_relinquish(process, number) {
+                actions.extend(adopters(world, number).map(|to| Action::Relinquish(number, to)));
             }
             if world.cancels > 0 && process.phase == Phase::Asking {
                 actions.push(Action::Cancel(number));
@@ -115,7 +111,7 @@ impl Model for Protocol {
         Some(world)
     }
 
-    /// A bound, not a proof: more unread messages than these are not looked at.
+    /// A bound, not a proof: states with more unread messages are not visited.
     fn within_boundary(&self, world: &World) -> bool {
         world.processes.iter().all(|process| process.inbox.len() <= INBOX_MAX)
     }
@@ -126,7 +122,7 @@ impl Model for Protocol {
 }
 
 impl Protocol {
-    /// What a process may do of its own.
+    /// The steps of a process by itself.
     fn doings(&self, process: &Process, number: u8, actions: &mut Vec<Action>) {
         match process.phase {
             Phase::Idle if process.claim < self.0.claims => actions.push(Action::Start(number)),
@@ -150,22 +146,22 @@ impl Protocol {
         }
     }
 
-    /// One question at a time. Where time means nothing, a second one within a tick would be
-    /// nothing new.
+    /// One request at a time. Without `prompt`, a second heartbeat in the tick of an answered one would add
+    /// nothing.
     fn may_ask(&self, process: &Process, number: u8) -> bool {
-        let fresh = process.told.is_some_and(|told| told.age == 0);
+        let fresh = process.last_reply.is_some_and(|last_reply| last_reply.age == 0);
         !process.asks(token(process, number)) && (self.0.prompt || !fresh)
     }
 
-    /// Only when nothing of the claim can execute after its adopter has given it back.
-    fn may_let_go(&self, process: &Process, number: u8) -> bool {
+    /// Only if no request of the claim can execute after the adopter has released it.
+    fn may_relinquish(&self, process: &Process, number: u8) -> bool {
         let token = token(process, number);
         let answered = !process.asks(token) && process.late.is_empty();
         let held = process.beliefs(number).any(|held| held == token);
-        held && (answered || self.0.has(Bug::LetGoUnanswered))
+        held && (answered || self.0.has(Bug::RelinquishUnanswered))
     }
 
-    /// What the network and the server may do.
+    /// The steps of the network and the server.
     fn deliveries(&self, world: &World, process: &Process, number: u8, actions: &mut Vec<Action>) {
         if let Some(request) = process.requests.first() {
             actions.push(Action::Execute(number));
@@ -188,9 +184,9 @@ impl Protocol {
         if process.side.is_some() && !self.0.prompt {
             actions.push(Action::LoseSide(number));
         }
-        // An unwanted grant is released on the side, which must be free for it.
+        // An unwanted grant is released on the renewal connection, which must be free for it.
         if !process.inbox.is_empty() && process.side.is_none() {
-            actions.push(Action::Heed(number));
+            actions.push(Action::ReceivePush(number));
         }
         match (process.phase, process.heard, process.confirmed) {
             (Phase::Dead, _, _) | (_, true, _) => {}
@@ -199,7 +195,7 @@ impl Protocol {
         }
     }
 
-    /// What may go wrong.
+    /// The possible faults.
     fn failings(&self, process: &Process, number: u8, actions: &mut Vec<Action>) {
         if process.phase == Phase::Dead {
             return;
@@ -217,7 +213,7 @@ impl Protocol {
         }
     }
 
-    fn step(&self, world: &mut World, action: Action) {
+    pub(crate) fn step(&self, world: &mut World, action: Action) {
         let setup = &self.0;
         match action {
             Action::Tick => world.tick(setup),
@@ -229,9 +225,9 @@ impl Protocol {
             }
             Action::Release(number) => world.release(number),
             Action::HandOff(number) => world.hand_off(setup, number),
-            Action::LetGo(number, adopter) => {
+            Action::Relinquish(number, adopter) => {
                 world.adoptions -= 1;
-                world.let_go(setup, number, adopter);
+                world.relinquish(setup, number, adopter);
             }
             Action::ReleaseAdopted(number) => world.release_adopted(number),
             Action::Renew(number) => world.renew_lease(number),
@@ -249,9 +245,9 @@ impl Protocol {
                 side.into_iter().for_each(|side| world.read_side(setup, number, side));
             }
             Action::LoseSide(number) => world.at(number).side = None,
-            Action::Heed(number) => {
+            Action::ReceivePush(number) => {
                 let push = world.at(number).inbox.remove(0);
-                world.heed(setup, number, push);
+                world.receive_push(setup, number, push);
             }
             Action::NoticeInbox(number) => world.at(number).confirmed = false,
             Action::Subscribe(number) => {
@@ -325,8 +321,8 @@ impl Protocol {
         }
     }
 
-    /// Its replies are lost. Its requests may still execute, unless the new connection kills it
-    /// first.
+    /// The replies of the connection are lost. Its requests may still execute, unless the new connection
+    /// kills it first.
     fn give_up(&self, process: &mut Process) {
         process.replies.clear();
         process.late.append(&mut process.requests);
@@ -336,8 +332,8 @@ impl Protocol {
     }
 }
 
-/// The data is gone and every connection with it; what had reached a process can still be read.
-/// The fence goes on, because it follows the clock.
+/// The data and all connections are lost; messages that had reached a process can still be read. The fence
+/// continues, because it follows the clock.
 fn restart(world: &mut World, bare: bool) {
     world.restarted = true;
     world.server.lock = None;
@@ -365,7 +361,7 @@ fn ends(process: &Process, token: Token) -> bool {
     asked || process.replies.contains(&Reply::Ended(token))
 }
 
-/// Who may carry a lease on: anybody with nothing else to do.
+/// The processes that may adopt a lease: all that are idle.
 fn adopters(world: &World, from: u8) -> impl Iterator<Item = u8> {
     let idle = move |(number, process): &(u8, &Process)| {
         *number != from && process.phase == Phase::Idle && process.adopted.is_none()
@@ -382,7 +378,7 @@ fn half(protocol: &Protocol, world: &World, request: &Request) -> bool {
     }
 }
 
-/// Whether a process has done all that is due in this tick, and all that was sent has arrived.
+/// Whether a process has done everything that is due in this tick, and all its messages have arrived.
 fn quiet(process: &Process) -> bool {
     let done = match process.phase {
         Phase::Asking => process.beaten,

@@ -1,33 +1,32 @@
-//! What must always hold.
+//! The rules that must always hold.
 //!
-//! In: a state. Out: whether it is a good one. Rules about one step (fence order, a waiter passed
-//! over, a process that undoes its own lock) are noted by that step as `Broken`.
+//! In: a state. Out: whether it is correct. Rules about one step (fence order, a waiter passed over, a
+//! process that releases its own lock) are recorded by that step as `Broken`.
 
 use stateright::Property;
 
-use crate::model::Protocol;
+use crate::setup::Protocol;
 use crate::state::{Broken, Phase, Process, Token, World};
 
-/// Two processes never both believe to hold the lock.
+/// Two processes never believe to hold the lock at the same time.
 pub const EXCLUSION: &str = "exclusion";
-/// Who believes to hold the lock holds it at the server.
+/// A process that believes to hold the lock holds it at the server.
 pub const BACKED: &str = "backed by the server";
 /// Reported fences rise.
 pub const FENCES: &str = "fences rise";
 /// A waiter that the server can reach is never passed over.
 pub const TURN: &str = "nobody passed over";
-/// A waiter that was told "queued" is in the queue, or holds the lock, for as long as its beat is
-/// good.
+/// A waiter that got the reply "queued" is in the queue, or holds the lock, until its heartbeat expires.
 pub const PLACE: &str = "place kept";
-/// With somebody waiting, the lock is unused for no longer than a dead holder's ttl; without
-/// faults never.
+/// While a process waits, the lock is unused for no longer than the ttl of a dead holder; without faults it
+/// is never unused.
 pub const SERVED: &str = "waiters are served";
-/// Nothing is left of a claim once its end has executed.
+/// A claim leaves nothing behind after its end has executed.
 pub const ORPHAN: &str = "no orphan, no ghost";
-/// A process never undoes the lock that it holds.
+/// No release or abandon executes while a process still believes to hold the lock under that token.
 pub const OWN: &str = "own lock never undone";
 
-/// Every rule.
+/// All rules.
 pub(crate) fn all() -> Vec<Property<Protocol>> {
     vec![
         Property::always(EXCLUSION, |_, world| exclusion(world)),
@@ -54,20 +53,20 @@ fn backed(world: &World) -> bool {
 fn place(protocol: &Protocol, world: &World) -> bool {
     let kept = |(number, process): (u8, &Process)| {
         let token = Token { process: number, claim: process.claim };
-        let told = process.told.is_some_and(|told| told.age < protocol.0.beat);
-        let waits = process.phase == Phase::Asking && told;
+        let last_reply =
+            process.last_reply.is_some_and(|last_reply| last_reply.age < protocol.0.beat);
+        let waits = process.phase == Phase::Asking && last_reply;
         !waits || world.server.queues(token) || world.server.holds(token)
     };
     world.restarted || (0..).zip(&world.processes).all(kept)
 }
 
-/// A dead holder's lock lasts for its ttl; faults start the count anew.
+/// The lock of a dead holder stays for its ttl; a fault restarts the count.
 fn patience(protocol: &Protocol) -> u8 {
     if protocol.0.faults == 0 { 0 } else { protocol.0.ttl }
 }
 
-/// Where a given-up connection cannot be killed, what it still carries may bring a claim back,
-/// for a ttl.
+/// If a given-up connection cannot be killed, its remaining requests may restore a claim for a ttl.
 fn orphan(protocol: &Protocol, world: &World) -> bool {
     let excused = if protocol.0.kill { 0 } else { world.server.revived };
     let gone = world.server.ended & !excused;

@@ -1,7 +1,7 @@
-//! Running a model.
+//! Runs a model.
 //!
-//! In: a [`Setup`], a [`SharedOwners`] or a [`Quorum`]. Out: an [`Outcome`]: how much was explored, and the
-//! rules that were found to break.
+//! In: a [`Setup`], a [`SharedOwners`], a [`Together`] or a [`Quorum`]. Out: an [`Outcome`]: how much was explored,
+//! and the broken rules.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -9,46 +9,42 @@ use std::time::{Duration, Instant};
 
 use stateright::{Checker, CheckerBuilder, HasDiscoveries, Model};
 
-use crate::model::Protocol;
 use crate::quorum::Quorum;
-use crate::setup::Setup;
+use crate::setup::{Protocol, Setup};
 use crate::shared::SharedOwners;
 use crate::symmetry;
+use crate::together::Together;
 
-/// The machines that this is meant for have two cores.
+/// The intended machines have two cores.
 const THREADS: usize = 2;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// States that were reached, repetitions included.
+    /// Visited states, with repetitions.
     pub states: usize,
-    /// Different states.
+    /// Distinct states.
     pub unique: usize,
-    /// The longest way from the start that was walked.
+    /// The longest path from the start.
     pub depth: usize,
-    /// How long it took.
+    /// The duration of the run.
     pub took: Duration,
-    /// The rules that can be broken, and the steps that do it.
+    /// The rules that can be broken, and the steps that break them.
     pub broken: Vec<(&'static str, String)>,
 }
 
-/// Visits every state of a setup; those that differ only in the numbers of the processes count
-/// once.
+/// Visits every state of a setup. States that differ only in the numbers of the processes count once.
 pub fn explore(setup: Setup) -> Outcome {
-    // The last process is not like the others if it only tries.
+    // If the last process only tries, it differs from the others.
     let alike = !setup.tries;
     let checker = checker(Protocol(setup), HasDiscoveries::Any);
     let checker = if alike { checker.symmetry_fn(symmetry::representative) } else { checker };
     outcome(|| checker.spawn_dfs().join())
 }
 
-/// Looks for a short way to break one of `rules`.
+/// Searches for a short path that breaks one of `rules`.
 pub fn find(setup: Setup, rules: &[&'static str]) -> Outcome {
-    let found = HasDiscoveries::AnyOf(rules.iter().copied().collect());
-    let mut outcome = outcome(|| checker(Protocol(setup), found).spawn_bfs().join());
-    outcome.broken.retain(|(rule, _)| rules.contains(rule));
-    outcome
+    shortest(Protocol(setup), rules)
 }
 
 /// Visits every state of the model of shared owners.
@@ -61,10 +57,29 @@ pub fn explore_quorum(quorum: Quorum) -> Outcome {
     outcome(|| checker(quorum, HasDiscoveries::Any).spawn_dfs().join())
 }
 
-/// Looks for a short way to break one of `rules` there.
+/// Searches the model of a quorum for a short path that breaks one of `rules`.
 pub fn find_quorum(quorum: Quorum, rules: &[&'static str]) -> Outcome {
+    shortest(quorum, rules)
+}
+
+/// Visits every state of the model of claims with a mode.
+pub fn explore_together(together: Together) -> Outcome {
+    outcome(|| checker(together, HasDiscoveries::Any).spawn_dfs().join())
+}
+
+/// Searches the model of claims with a mode for a short path that breaks one of `rules`.
+pub fn find_together(together: Together, rules: &[&'static str]) -> Outcome {
+    shortest(together, rules)
+}
+
+fn shortest<M>(model: M, rules: &[&'static str]) -> Outcome
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Debug + Hash + Clone + PartialEq + Send + Sync,
+    M::Action: Debug + Clone + PartialEq,
+{
     let found = HasDiscoveries::AnyOf(rules.iter().copied().collect());
-    let mut outcome = outcome(|| checker(quorum, found).spawn_bfs().join());
+    let mut outcome = outcome(|| checker(model, found).spawn_bfs().join());
     outcome.broken.retain(|(rule, _)| rules.contains(rule));
     outcome
 }

@@ -1,13 +1,13 @@
-//! The runs: what the test suite explores, what is explored on demand, and where each bug is found.
+//! The runs: those of the test suite, those on demand, and the run that finds each bug.
 //!
-//! In: nothing. Out: setups. Sizes are those of `docs/design/0004-model.md`.
+//! In: nothing. Out: setups. Their sizes are in `docs/design/0004-model.md`.
 
 use crate::rules;
 use crate::setup::{Bug, Fault, Setup};
 
 /// Every fault after which the server still has its data.
 const KEEPING: &[Fault] = &[Fault::GiveUp, Fault::Inbox, Fault::Push, Fault::Crash, Fault::Half];
-/// What can happen to an inbox.
+/// The faults of an inbox.
 const INBOX: &[Fault] = &[Fault::Inbox, Fault::Push];
 const GIVE_UP: &[Fault] = &[Fault::GiveUp];
 const RESTART: &[Fault] = &[Fault::Restart];
@@ -38,18 +38,18 @@ const fn one(name: &'static str, kinds: &'static [Fault]) -> Setup {
     Setup { name, faults: 1, kinds, ..PLAIN }
 }
 
-/// No delay beyond the tick: these show that waiters are served in time.
+/// No delay beyond the tick: these runs show that waiters are served in time.
 const PROMPT: Setup = Setup { name: "prompt", prompt: true, ..PLAIN };
 
 const CANCEL: Setup =
     Setup { name: "cancelled, handed on locally", cancels: 1, locals: 1, ..PLAIN };
-const ADOPTED: Setup = Setup { name: "let go and adopted", adoptions: 1, ..PLAIN };
+const ADOPTED: Setup = Setup { name: "relinquished and adopted", adoptions: 1, ..PLAIN };
 const THREE: Setup = Setup { name: "prompt, three processes", processes: 3, ..PROMPT };
 const RESTARTED: Setup = one("restart without data", RESTART);
 const HALF: Setup = one("process dies, script stops half-way", &[Fault::Crash, Fault::Half]);
 const ABANDON: Setup = Setup { name: "abandoned", cancels: 1, ..PLAIN };
 
-/// What the test suite explores.
+/// The runs of the test suite.
 pub const SUITE: [Setup; 13] = [
     PLAIN,
     Setup { name: "unfenced", fenced: false, ..PLAIN },
@@ -74,7 +74,7 @@ pub const SUITE: [Setup; 13] = [
     Setup { name: "prompt, one looked at", walk: 1, faults: 1, kinds: INBOX, ..THREE },
 ];
 
-/// What is explored on demand, besides.
+/// Additional runs on demand.
 pub const LARGE: [Setup; 11] = [
     Setup { name: "two claims each", claims: 2, ..PLAIN },
     Setup { name: "abandoned, connection given up", cancels: 1, ..one("", GIVE_UP) },
@@ -109,7 +109,7 @@ pub const LARGE: [Setup; 11] = [
     },
 ];
 
-/// Where a bug is found, and the rules it is meant to break.
+/// The run that finds a bug, and the rules that the bug should break.
 pub fn trap(bug: Bug) -> (Setup, &'static [&'static str]) {
     const HOLDS: &[&str] = &[rules::EXCLUSION, rules::BACKED];
     let (setup, rules): (Setup, &[&str]) = match bug {
@@ -125,8 +125,8 @@ pub fn trap(bug: Bug) -> (Setup, &'static [&'static str]) {
         Bug::ReleaseStays => (PLAIN, &[rules::ORPHAN]),
         Bug::RenewRecreates => (PLAIN, &[rules::ORPHAN]),
         Bug::ReleaseLeavesLate => (one("connection given up", GIVE_UP), &[rules::ORPHAN]),
-        Bug::LetGoForgotten => (ADOPTED, HOLDS),
-        Bug::LetGoUnanswered => (ADOPTED, &[rules::ORPHAN]),
+        Bug::RelinquishForgotten => (ADOPTED, HOLDS),
+        Bug::RelinquishUnanswered => (ADOPTED, &[rules::ORPHAN]),
         Bug::PublishFirst => (HALF, HOLDS),
         Bug::BareCounter => (RESTARTED, &[rules::FENCES]),
     };

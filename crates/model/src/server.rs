@@ -1,20 +1,20 @@
-//! The scripts, each one step.
+//! The scripts, each as one step.
 //!
-//! In: a request that has reached the server. Out: the world after it, and the reply.
+//! In: a request that has reached the server. Out: the state after it, and the reply.
 //!
-//! Absent on purpose: connections and their order (`model.rs`), belief (`client.rs`).
+//! Absent on purpose: connections and their order (`model.rs`), beliefs (`client.rs`).
 
 use crate::setup::{Bug, Setup};
 use crate::state::{Broken, Entry, How, Lock, Phase, Push, Reply, Request, Side, Token, World};
 
-/// How a claim learns of its grant.
+/// How a claim is notified of its grant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// By the reply to its own question.
+    /// By the reply to its own request.
     Answered,
     /// By a push.
     Pushed,
-    /// By its next question, which is due within so many ticks.
+    /// By its next request, which is due within this many ticks.
     Unheard(u8),
 }
 
@@ -29,7 +29,7 @@ impl Way {
 }
 
 impl World {
-    /// Executes what came on a command connection.
+    /// Executes a request of a command connection.
     pub(crate) fn execute(
         &mut self,
         setup: &Setup,
@@ -38,10 +38,14 @@ impl World {
     ) -> Option<Reply> {
         match request {
             Request::Ask { token, age, how } => Some(self.ask(setup, token, age, how)),
-            Request::Release(token) | Request::Abandon(token) => {
-                let leaves =
-                    matches!(request, Request::Abandon(_)) || !setup.has(Bug::ReleaseStays);
-                self.undo(setup, token, leaves);
+            Request::Release(token) => {
+                self.undo(setup, token, !setup.has(Bug::ReleaseStays));
+                Some(Reply::Ended(token))
+            }
+            // Always by `release.lua`, which leaves the queue first, also for a holder.
+            Request::Abandon(token) => {
+                self.server.leave(token);
+                self.undo(setup, token, true);
                 Some(Reply::Ended(token))
             }
             Request::Kill => {
@@ -51,7 +55,7 @@ impl World {
         }
     }
 
-    /// Executes what came on the renewals' connection.
+    /// Executes a request of the renewal connection.
     pub(crate) fn execute_side(&mut self, setup: &Setup, side: Side) -> Option<Side> {
         match side {
             Side::Renew { token, age, confirms } => {
@@ -62,7 +66,7 @@ impl World {
                     Side::Gone(token)
                 })
             }
-            // Not the end of the claim: that is on its way on the connection of its questions.
+            // This does not end the claim: its end is under way on the command connection.
             Side::Release(token) => {
                 self.give_back(setup, token, true);
                 None
@@ -75,7 +79,7 @@ impl World {
         }
     }
 
-    /// Acquire and park: they differ in what happens when another has it.
+    /// Acquire, with and without queueing: they differ only if another claim holds the lock.
     fn ask(&mut self, setup: &Setup, token: Token, age: u8, how: How) -> Reply {
         if self.server.holds(token) {
             self.regrant(setup, token);
@@ -92,15 +96,14 @@ impl World {
         Reply::Queued { token, age, stamp: self.server.fence }
     }
 
-    /// The lock is ours already: never shorter, and a new fence.
+    /// The claim already holds the lock: extends it, never shortens it, with a new fence.
     fn regrant(&mut self, setup: &Setup, token: Token) {
         self.server.fence += 1;
         self.server.leave(token);
         self.server.lock.iter_mut().for_each(|lock| lock.left = setup.ttl);
     }
 
-    /// The lock is free: it is the turn of the first in the queue that can be reached, else the
-    /// caller's.
+    /// The lock is free: grants it to the first reachable waiter, or else to the caller.
     fn take_or_hand_over(&mut self, setup: &Setup, token: Token) {
         let first = self.first_reachable(setup, Some(token));
         let jumped = setup.has(Bug::QueueJumped);
@@ -111,7 +114,7 @@ impl World {
         self.judge_turn(first, taken);
     }
 
-    /// Enters the queue, or beats again.
+    /// Queues the claim, or refreshes its heartbeat.
     fn queue(&mut self, setup: &Setup, token: Token, polled: bool) {
         self.server.lock.iter_mut().for_each(|lock| lock.waited = true);
         match self.server.queue.iter_mut().find(|entry| entry.token == token) {
@@ -120,7 +123,7 @@ impl World {
         }
     }
 
-    /// Release and abandon are one: leave the queue, give the lock back.
+    /// Release and abandon are the same: leave the queue, release the lock.
     fn undo(&mut self, setup: &Setup, token: Token, leave: bool) {
         self.server.ended |= token.bit();
         self.server.revived &= !token.bit();
@@ -131,7 +134,7 @@ impl World {
         if self.beliefs().any(|held| held == token) {
             self.breaks(Broken::OwnLock);
         }
-        // The short form does not look for a place of one that has the lock: there is none.
+        // A holder has no queue entry, so the fast script does not look for one.
         if self.server.holds(token) {
             self.free(setup);
         } else if leave {
@@ -139,7 +142,7 @@ impl World {
         }
     }
 
-    /// Gives the lock to the next, if the flag says that there is one.
+    /// Grants the lock to the next waiter, if the flag says that there is one.
     fn free(&mut self, setup: &Setup) {
         let waited = self.server.lock.take().is_some_and(|lock| lock.waited);
         let first = self.first_reachable(setup, None);
@@ -147,20 +150,20 @@ impl World {
         self.judge_turn(first, taken);
     }
 
-    /// Nobody behind the first that could be reached may get the lock.
+    /// Records a broken rule if the lock went to a claim behind the first reachable waiter.
     fn judge_turn(&mut self, first: Option<(usize, Token)>, taken: Option<usize>) {
-        let Some((place, token)) = first else { return };
-        if !self.server.holds(token) && taken.is_none_or(|taken| taken > place) {
+        let Some((position, token)) = first else { return };
+        if !self.server.holds(token) && taken.is_none_or(|taken| taken > position) {
             self.breaks(Broken::PassedOver);
         }
     }
 
-    /// Walks the queue from its front and gives the lock to the first that can be had. Says which
-    /// one it was.
+    /// Walks the queue from the front and grants the lock to the first entry that can get it. Returns the
+    /// position of that entry.
     fn hand_over(&mut self, setup: &Setup, caller: Option<Token>) -> Option<usize> {
-        let mut place = 0;
+        let mut position = 0;
         for looked in 0..setup.walk {
-            let entry = self.server.queue.get(place).cloned()?;
+            let entry = self.server.queue.get(position).cloned()?;
             let caller = caller == Some(entry.token);
             let heard = self.processes[usize::from(entry.token.process)].heard;
             if caller || entry.beat > 0 && (entry.polled || heard) {
@@ -168,14 +171,14 @@ impl World {
                 return Some(looked);
             }
             match entry.beat > 0 && !setup.has(Bug::UnheardDropped) {
-                true => place += 1,
-                false => _ = self.server.queue.remove(place),
+                true => position += 1,
+                false => _ = self.server.queue.remove(position),
             }
         }
         None
     }
 
-    /// Writes the lock, takes the claim out of the queue, and tells it if it is to be told.
+    /// Writes the lock, removes the claim from the queue, and sends a push if needed.
     fn grant(&mut self, setup: &Setup, token: Token, way: Way) {
         self.server.fence += 1;
         let queued = self.server.queues(token);
@@ -194,7 +197,7 @@ impl World {
     fn publish(&mut self, token: Token) {
         let fence = self.server.fence;
         let process = self.at(token.process);
-        // A dead process whose subscription the server still counts.
+        // A dead process, whose subscription the server may still count, reads no push.
         if process.phase != Phase::Dead {
             process.inbox.push(Push { token, fence });
         }
@@ -209,7 +212,8 @@ impl World {
         ours
     }
 
-    /// Who the lock should go to: a live waiter that can be told, within the reach of a hand-over.
+    /// The claim that should get the lock: a live waiter that can be notified, among the entries that a
+    /// hand-over checks.
     fn first_reachable(&self, setup: &Setup, caller: Option<Token>) -> Option<(usize, Token)> {
         let reachable = |(_, entry): &(usize, &Entry)| {
             let process = &self.processes[usize::from(entry.token.process)];
@@ -218,10 +222,11 @@ impl World {
             caller == Some(entry.token) || waits && fresh
         };
         let mut queue = self.server.queue.iter().enumerate().take(setup.walk);
-        queue.find(reachable).map(|(place, entry)| (place, entry.token))
+        queue.find(reachable).map(|(position, entry)| (position, entry.token))
     }
 
-    /// A release that stops half-way: whom it would hand the lock to by a push, if anybody.
+    /// The claim that a release would hand the lock to by a push, if any: such a release may stop in the
+    /// middle.
     pub(crate) fn half_way(&self, setup: &Setup, token: Token) -> Option<Token> {
         let lock = self.server.lock.as_ref().filter(|lock| lock.token == token && lock.waited);
         let (_, next) = lock.and_then(|_| self.first_reachable(setup, None))?;
@@ -229,7 +234,7 @@ impl World {
         (pushed && next != token).then_some(next)
     }
 
-    /// The first of its writes is done, the rest is not.
+    /// Does only the first of the script's writes.
     pub(crate) fn stop_half_way(&mut self, setup: &Setup, next: Token) {
         self.server.fence += 1;
         match setup.has(Bug::PublishFirst) {

@@ -1,71 +1,69 @@
-//! What a run explores.
+//! The configuration of a run.
 //!
-//! In: nothing. Out: [`Setup`], the bounds and switches of one run, and [`Bug`], what can be
-//! broken on purpose.
+//! In: nothing. Out: [`Setup`], the bounds and switches of one run, and [`Bug`], the bugs that can be seeded.
 
 use std::fmt;
 
-/// A fault that the network, the server or a process may have. Each costs one of [`Setup::faults`].
+/// A fault of the network, the server or a process. Each uses up one of [`Setup::faults`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// A command connection is given up: its replies are lost, its requests may still execute.
     GiveUp,
-    /// The server forgets a subscription; what was under way to the inbox is lost.
+    /// The server loses a subscription; messages under way to the inbox are lost.
     Inbox,
-    /// One push is lost although the server counted it as heard.
+    /// One push is lost although the server counted it as delivered.
     Push,
     /// A process dies. The server may or may not notice.
     Crash,
-    /// The server starts again without its data.
+    /// The server restarts without its data.
     Restart,
-    /// A release stops half-way at the server.
+    /// A release script stops in the middle.
     Half,
 }
 
-/// The protocol, broken in one place.
+/// A bug in one part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bug {
-    /// A push is believed whatever its fence.
+    /// A push is accepted regardless of its fence.
     PushWithoutStamp,
-    /// A stale push is confirmed by a renewal, which says nothing of the fence.
+    /// A stale push is confirmed by a renewal, whose reply has no fence.
     ConfirmByRenew,
-    /// A push that needs confirming is dropped; the next heartbeat will tell.
+    /// A push that needs confirming is dropped; the waiter relies on its next heartbeat.
     StalePushDropped,
-    /// A push counts from the last heartbeat sent, answered or not.
+    /// The lease of a push counts from the last heartbeat sent, answered or not.
     StampAtSend,
-    /// A lease counts from when the reply came.
+    /// A lease counts from the arrival of the reply.
     ValidFromReply,
-    /// An abandon travels on another connection than the claim's requests.
+    /// An abandon is sent on another connection than the requests of its claim.
     AbandonOvertakes,
-    /// An abandon is sent though the lease was handed to the next task.
+    /// An abandon is sent although the lease was handed to the next task.
     AbandonHitsNext,
-    /// A claim is unknown while no task speaks for it.
+    /// A claim is missing from the registry while no task drives it.
     RegistryDropped,
-    /// A waiter whose inbox nobody heard leaves the queue.
+    /// A waiter whose inbox has no subscriber is removed from the queue.
     UnheardDropped,
-    /// A newcomer that finds the lock free forgets to say that others wait.
+    /// A newcomer that acquires a free lock does not set the flag that others wait.
     FlagLost,
-    /// A newcomer that finds the lock free takes it before the queue is looked at.
+    /// A newcomer that finds the lock free acquires it without checking the queue.
     QueueJumped,
-    /// A release that finds the lock another's does not leave the queue.
+    /// A release that finds the lock held by another claim does not leave the queue.
     ReleaseStays,
-    /// A renewal brings back a lock that is gone.
+    /// A renewal recreates a lock that is gone.
     RenewRecreates,
-    /// After a reconnect, only an abandon kills the connection that was given up, a release does
-    /// not.
+    /// After a reconnect, only an abandon kills the connection that was given up; a release does not.
     ReleaseLeavesLate,
-    /// A lease is let go and its token forgotten.
-    LetGoForgotten,
-    /// A lease is let go while a question of its claim is unanswered.
-    LetGoUnanswered,
-    /// The push goes out before the lock is written.
+    /// A lease is relinquished and its token is forgotten.
+    RelinquishForgotten,
+    /// A lease is relinquished while a request of its claim is unanswered.
+    RelinquishUnanswered,
+    /// The push is sent before the lock is written.
     PublishFirst,
-    /// The fence is a bare counter.
+    /// The fence is a plain counter that does not follow the clock.
     BareCounter,
 }
 
 impl Bug {
-    /// Every one of them.
+    /// All bugs.
     pub const ALL: [Bug; 18] = [
         Bug::PushWithoutStamp,
         Bug::ConfirmByRenew,
@@ -81,8 +79,8 @@ impl Bug {
         Bug::ReleaseStays,
         Bug::RenewRecreates,
         Bug::ReleaseLeavesLate,
-        Bug::LetGoForgotten,
-        Bug::LetGoUnanswered,
+        Bug::RelinquishForgotten,
+        Bug::RelinquishUnanswered,
         Bug::PublishFirst,
         Bug::BareCounter,
     ];
@@ -91,46 +89,50 @@ impl Bug {
 /// The bounds and switches of one run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What to call it.
+    /// The name of the run.
     pub name: &'static str,
-    /// How many ticks a grant lasts.
+    /// The duration of a grant in ticks.
     pub ttl: u8,
-    /// How many ticks a heartbeat is good for; not more than the ttl, as in the real thing.
+    /// How many ticks a heartbeat keeps a waiter alive; at most the ttl, as in the real engine.
     pub beat: u8,
-    /// How many processes there are.
+    /// The number of processes.
     pub processes: u8,
-    /// How many claims each makes, one after the other.
+    /// How many claims each process makes, one after the other.
     pub claims: u8,
     /// How often, in each process, a claim may pass from one task to the next.
     pub locals: u8,
-    /// How many leases may be let go by one process and carried on by the next, in all.
+    /// How many leases may be relinquished by one process and adopted by another, in total.
     pub adoptions: u8,
-    /// How many waits may be cancelled, in all.
+    /// How many waits may be cancelled, in total.
     pub cancels: u8,
-    /// How many faults may happen, in all.
+    /// How many faults may happen, in total.
     pub faults: u8,
-    /// Which faults.
+    /// The kinds of faults.
     pub kinds: &'static [Fault],
-    /// Whether `CLIENT KILL` is allowed. If so it is the first command of a new connection.
+    /// Whether `CLIENT KILL` is allowed. If so, it is the first command of a new connection.
     pub kill: bool,
-    /// Whether everything arrives and every timer fires within its tick, faults excepted. If not,
-    /// any message and any timer may take for ever.
+    /// Whether every message arrives and every timer fires within its tick, except for faults. If not, any
+    /// message and any timer may be delayed without limit.
     pub prompt: bool,
     /// Whether claims have fences.
     pub fenced: bool,
-    /// The last process asks once and does not queue.
+    /// Whether the last process only tries: it asks once and does not queue.
     pub tries: bool,
-    /// A polled waiter is given the lock for the rest of its beat only; its next question makes
-    /// it the whole ttl.
+    /// Whether a waiter that polls is granted the lock only for the rest of its heartbeat; its next request
+    /// extends it to the whole ttl.
     pub short_polled: bool,
-    /// How many entries a hand-over looks at.
+    /// How many queue entries a hand-over checks.
     pub walk: usize,
-    /// What is broken.
+    /// The seeded bug.
     pub bug: Option<Bug>,
 }
 
+/// The protocol within the bounds of a setup. `model.rs` says what it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Protocol(pub(crate) Setup);
+
 impl Setup {
-    /// Whether this is broken here.
+    /// Whether this bug is seeded.
     pub(crate) fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }

@@ -1,38 +1,38 @@
 //! Shared owners: one owner in several processes, counted at the server.
 //!
-//! In: what is broken, if anything. Out: a model of its own, since nothing here queues: processes
-//! 0 and 1 share an owner, process 2 is its own. A claim that is refused asks again.
+//! In: a seeded bug, if any. Out: a separate model, since there is no queue here: processes 0 and 1 share an
+//! owner, process 2 has its own. A claim that is refused asks again.
 
 use stateright::{Model, Property};
 
-/// Owners: the one that processes 0 and 1 share, process 2, and a task of process 0 that is its
-/// own owner.
+/// Owners: the one that processes 0 and 1 share, that of process 2, and that of a task of process 0 with an
+/// owner of its own.
 const TOGETHER: u8 = 0;
 const APART: u8 = 1;
 const LOCAL_TASK: u8 = 2;
-/// How many ticks a grant lasts.
+/// The duration of a grant in ticks.
 const TTL: u8 = 2;
 
-/// Guards of two owners are never valid at once.
+/// Guards of two owners are never valid at the same time.
 pub const OWNERS: &str = "one owner at a time";
-/// Who believes to hold the lock has its share at the server.
+/// A process that believes to hold the lock has its share at the server.
 pub const SHARE: &str = "share kept by the server";
-/// Nothing is left of a claim that has ended; the lock goes with the last share.
+/// A claim that has ended leaves nothing behind; the lock is freed with the last share.
 pub const LAST: &str = "last one out frees";
 
-/// What is broken.
+/// A seeded bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedBug {
-    /// A shared owner's lease is handed to a task of another owner.
+    /// The lease of a shared owner is handed to a task of another owner.
     HandedOver,
     /// The first release frees the lock.
     FirstOutFrees,
-    /// A question that is repeated is counted again.
+    /// A repeated request is counted again.
     CountedTwice,
 }
 
 impl SharedBug {
-    /// Every one of them.
+    /// All bugs.
     pub const ALL: [SharedBug; 3] =
         [SharedBug::HandedOver, SharedBug::FirstOutFrees, SharedBug::CountedTwice];
 }
@@ -42,13 +42,13 @@ impl SharedBug {
 pub struct SharedOwners {
     /// How many claims each process makes, one after the other.
     pub claims: u8,
-    /// How many replies may be lost and how many processes may die, in all.
+    /// How many replies may be lost and processes may die, in total.
     pub faults: u8,
-    /// What is broken.
+    /// The seeded bug.
     pub bug: Option<SharedBug>,
 }
 
-/// Everything there is at one moment.
+/// The complete state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shares {
     owner: Option<u8>,
@@ -76,7 +76,7 @@ enum Phase {
     Dead,
 }
 
-/// What is under way to or from the server, and since when its question is.
+/// A message to or from the server, with the age of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wire {
     Ask(u8),
@@ -92,11 +92,11 @@ enum Wire {
 pub enum Step {
     /// A tick passes.
     Tick,
-    /// A question leaves.
+    /// A process asks for the lock.
     Ask(u8),
-    /// A renewal leaves.
+    /// A renewal is sent.
     Renew(u8),
-    /// A release leaves.
+    /// A release is sent.
     Release(u8),
     /// The server executes a request.
     Execute(u8),
@@ -106,7 +106,7 @@ pub enum Step {
     Lose(u8),
     /// A process dies.
     Crash(u8),
-    /// A lease goes to a local task of another owner.
+    /// A lease is handed to a local task of another owner.
     HandOver(u8),
 }
 
@@ -190,7 +190,7 @@ impl Model for SharedOwners {
 }
 
 impl SharedOwners {
-    /// What a process may do when nothing of it is under way.
+    /// The steps of a process that has no message under way.
     fn moves(&self, member: Member, number: u8, steps: &mut Vec<Step>) {
         match member.phase {
             Phase::Idle if member.claims < self.claims => steps.push(Step::Ask(number)),

@@ -1,25 +1,24 @@
-//! Everything there is at one moment.
+//! The complete state at one moment.
 //!
-//! In: nothing. Out: [`World`], small and comparable: times are how long is left or how long ago,
-//! never dates, and fences are renumbered without gaps. So the states are finite without a last
-//! tick.
+//! In: nothing. Out: [`World`], small and comparable. Times are remaining or elapsed ticks, never absolute,
+//! and fences are renumbered without gaps. So the number of states is finite without a limit on ticks.
 
 use crate::setup::Setup;
 
-/// Idle ticks are counted up to here, beyond every bound.
+/// The idle counter stops here, above every limit.
 const IDLE_MAX: u8 = 9;
 
 /// The identity of one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token {
-    /// Whose it is.
+    /// The process that made it.
     pub(crate) process: u8,
-    /// Its number there, from 1.
+    /// Its number in that process, from 1.
     pub(crate) claim: u8,
 }
 
 impl Token {
-    /// Its place in a set of tokens.
+    /// Its bit in a set of tokens.
     pub(crate) fn bit(self) -> u16 {
         1 << (self.process * 4 + self.claim)
     }
@@ -32,7 +31,7 @@ pub(crate) struct Lock {
     pub(crate) token: Token,
     /// Ticks until it expires.
     pub(crate) left: u8,
-    /// The flag: somebody waits.
+    /// The flag that others wait.
     pub(crate) waited: bool,
 }
 
@@ -41,24 +40,24 @@ pub(crate) struct Lock {
 pub(crate) struct Entry {
     /// The claim that waits.
     pub(crate) token: Token,
-    /// Ticks for which its heartbeat is still good.
+    /// Ticks until its heartbeat expires.
     pub(crate) beat: u8,
-    /// It may be granted the lock without being told.
+    /// It polls: it may be granted the lock without a push.
     pub(crate) polled: bool,
 }
 
-/// What the server keeps, and what is to be said about it.
+/// The data of the server, and what the rules need to know about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Server {
     /// The lock key; absent means free.
     pub(crate) lock: Option<Lock>,
     /// Oldest ticket first.
     pub(crate) queue: Vec<Entry>,
-    /// The last fence given out.
+    /// The last fence granted.
     pub(crate) fence: u8,
     /// Tokens whose release or abandon has executed.
     pub(crate) ended: u16,
-    /// Those of them for which a request of a given-up connection executed afterwards.
+    /// Ended tokens for which a request of a given-up connection executed afterwards.
     pub(crate) revived: u16,
 }
 
@@ -67,87 +66,87 @@ pub(crate) struct Server {
 pub(crate) enum How {
     /// Once, without queueing.
     Try,
-    /// Told by a push.
+    /// Queued; notified by a push.
     Pushed,
-    /// Its inbox is not confirmed.
+    /// Queued; polls, because its inbox is not confirmed.
     Polled,
 }
 
-/// What travels to the server on the command connection.
+/// A request on the command connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Request {
-    /// Acquire or park.
+    /// Acquires the lock or queues.
     Ask {
-        /// For this claim.
+        /// The claim.
         token: Token,
-        /// Sent so many ticks ago.
+        /// Ticks since it was sent.
         age: u8,
-        /// In which way.
+        /// How the claim asks.
         how: How,
     },
-    /// Give the lock back.
+    /// Releases the lock.
     Release(Token),
-    /// Leave the queue, give the lock back.
+    /// Leaves the queue and releases the lock.
     Abandon(Token),
-    /// End the connections that this process gave up.
+    /// Ends the connections that this process gave up.
     Kill,
 }
 
-/// What comes back.
+/// A reply on the command connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reply {
-    /// It is yours.
+    /// The lock was granted.
     Granted {
-        /// The claim's.
+        /// The claim.
         token: Token,
-        /// When the question was sent.
+        /// Ticks since the request was sent.
         age: u8,
-        /// The number of the grant.
+        /// The fence of the grant.
         fence: u8,
     },
-    /// You are in the queue.
+    /// The claim is in the queue.
     Queued {
-        /// The claim's.
+        /// The claim.
         token: Token,
-        /// When the question was sent.
+        /// Ticks since the request was sent.
         age: u8,
-        /// The last fence given out by then.
+        /// The last fence granted until then.
         stamp: u8,
     },
-    /// Another has it, and you are not in the queue.
+    /// Another claim holds the lock, and this one is not in the queue.
     Held(Token),
-    /// Released or abandoned, or it was not yours.
+    /// The claim was released or abandoned, or did not hold the lock.
     Ended(Token),
-    /// The script failed; what it did is unknown.
+    /// The script failed; its effect is unknown.
     Failed(Token),
 }
 
-/// What is under way on the renewals' connection: one question, or one answer.
+/// A message on the renewal connection: one request, or one reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Side {
-    /// To the server: make it last longer.
+    /// Request: extend the lock.
     Renew {
-        /// The claim's.
+        /// The claim.
         token: Token,
-        /// Sent so many ticks ago.
+        /// Ticks since it was sent.
         age: u8,
-        /// The fence of the push that it is to confirm; 0 for none.
+        /// The fence of the push that it confirms; 0 for none.
         confirms: u8,
     },
-    /// To the server: a grant that nobody wants.
+    /// Request: release a grant that is not needed.
     Release(Token),
-    /// To the server, where it does not belong: see [`Bug::AbandonOvertakes`](crate::Bug).
+    /// Request on the wrong connection: see [`Bug::AbandonOvertakes`](crate::Bug).
     Abandon(Token),
-    /// From the server.
+    /// Reply: the lock was extended.
     Renewed {
-        /// The claim's.
+        /// The claim.
         token: Token,
-        /// When the question was sent.
+        /// Ticks since the request was sent.
         age: u8,
-        /// As in the question.
+        /// As in the request.
         confirms: u8,
     },
-    /// From the server.
+    /// Reply: the claim does not hold the lock.
     Gone(Token),
 }
 
@@ -156,19 +155,19 @@ pub(crate) enum Side {
 pub(crate) struct Push {
     /// The claim that was granted.
     pub(crate) token: Token,
-    /// The number of the grant.
+    /// The fence of the grant.
     pub(crate) fence: u8,
 }
 
-/// What a process has to do with the key.
+/// The phase of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Nothing at the moment.
+    /// It has no claim.
     #[default]
     Idle,
-    /// Its claim asks.
+    /// Its claim waits.
     Asking,
-    /// It was granted the lock; by its own clock for so many ticks more.
+    /// It holds the lock, for this many more ticks by its own clock.
     Holding(u8),
     /// It died.
     Dead,
@@ -176,64 +175,64 @@ pub(crate) enum Phase {
 
 /// The last heartbeat that was answered "queued".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Told {
-    /// Sent so many ticks ago.
+pub(crate) struct LastReply {
+    /// Ticks since it was sent.
     pub(crate) age: u8,
-    /// The stamp in the answer.
+    /// The stamp in the reply.
     pub(crate) stamp: u8,
 }
 
-/// One process: its gate for the key, and its link.
+/// One process: its gate for the key, and its connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Process {
-    /// What it does.
+    /// Its phase.
     pub(crate) phase: Phase,
     /// The number of its claim.
     pub(crate) claim: u8,
-    /// How often it may yet pass a claim from one task to the next.
+    /// How often it may still pass a claim from one task to the next.
     pub(crate) locals: u8,
-    /// The claim is in the registry. Only a bug takes it out before its end.
+    /// Whether the claim is in the registry. Only a bug removes it before its end.
     pub(crate) known: bool,
-    /// What its last answered heartbeat said.
-    pub(crate) told: Option<Told>,
-    /// The highest fence that anybody had reported when this claim was made.
+    /// Its last answered heartbeat.
+    pub(crate) last_reply: Option<LastReply>,
+    /// The highest fence that any process had reported when this claim was made.
     pub(crate) floor: u8,
-    /// A lease of another process's claim that it carries on, for so many ticks by its clock.
+    /// A lease that it adopted from another process, and its remaining ticks by the clock of this process.
     pub(crate) adopted: Option<(Token, u8)>,
-    /// A claim that it let go of. Nothing is done for it any more, and nothing against it.
-    pub(crate) let_go: Option<Token>,
+    /// A claim that it relinquished. It neither extends nor ends that claim any more.
+    pub(crate) relinquished: Option<Token>,
     /// An ended claim whose end is not answered yet.
     pub(crate) ending: Option<Token>,
     /// The command connection, to the server, oldest first.
     pub(crate) requests: Vec<Request>,
     /// The command connection, from the server, oldest first.
     pub(crate) replies: Vec<Reply>,
-    /// What may still execute from connections that were given up.
+    /// Requests of given-up connections that may still execute.
     pub(crate) late: Vec<Request>,
-    /// The renewals' connection.
+    /// The renewal connection.
     pub(crate) side: Option<Side>,
     /// Messages under way to it, oldest first.
     pub(crate) inbox: Vec<Push>,
-    /// The server counts its inbox as heard.
+    /// Whether the server counts its inbox as subscribed.
     pub(crate) heard: bool,
-    /// It believes that its inbox is subscribed.
+    /// Whether it believes that its inbox is subscribed.
     pub(crate) confirmed: bool,
-    /// It sent its heartbeat in this tick.
+    /// Whether it sent its heartbeat in this tick.
     pub(crate) beaten: bool,
 }
 
-/// A rule that a single step can break. What a state shows by itself is in `rules.rs`.
+/// A rule that a single step can break. Rules that a state shows by itself are in `rules.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Broken {
-    /// A reported fence was not above those before it.
+    /// A reported fence was not higher than the earlier ones.
     Fence,
-    /// A reachable waiter was in the queue, and the lock went elsewhere.
+    /// A reachable waiter was in the queue, and the lock was granted to another claim.
     PassedOver,
-    /// A process undid the lock that it holds.
+    /// A release or abandon executed while a process still believes to hold the lock under that token.
     OwnLock,
 }
 
-/// Everything there is at one moment.
+/// The complete state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct World {
     /// The server.
@@ -246,28 +245,28 @@ pub(crate) struct World {
     pub(crate) adoptions: u8,
     /// Cancelled waits left.
     pub(crate) cancels: u8,
-    /// The server has lost its data.
+    /// Whether the server has lost its data.
     pub(crate) restarted: bool,
-    /// The highest fence that was reported.
+    /// The highest reported fence.
     pub(crate) top: u8,
-    /// Ticks in a row that ended with somebody waiting and nobody holding.
+    /// Consecutive ticks at whose end a process waited and no process held the lock.
     pub(crate) idle: u8,
     /// The first rule that a step broke.
     pub(crate) broken: Option<Broken>,
 }
 
 impl Server {
-    /// Whether the lock is held under this token.
+    /// Whether this token holds the lock.
     pub(crate) fn holds(&self, token: Token) -> bool {
         self.lock.as_ref().is_some_and(|lock| lock.token == token)
     }
 
-    /// Whether this token waits.
+    /// Whether this token is in the queue.
     pub(crate) fn queues(&self, token: Token) -> bool {
         self.queue.iter().any(|entry| entry.token == token)
     }
 
-    /// Takes a token out of the queue.
+    /// Removes a token from the queue.
     pub(crate) fn leave(&mut self, token: Token) {
         self.queue.retain(|entry| entry.token != token);
     }
@@ -284,7 +283,7 @@ impl Server {
 }
 
 impl Process {
-    /// Under which claims this process believes to hold the lock: its own, and an adopted one.
+    /// The claims under which this process believes to hold the lock: its own, and an adopted one.
     pub(crate) fn beliefs(&self, number: u8) -> impl Iterator<Item = Token> {
         let own = matches!(self.phase, Phase::Holding(left) if left > 0);
         let own = own.then_some(Token { process: number, claim: self.claim });
@@ -292,7 +291,7 @@ impl Process {
         own.into_iter().chain(adopted)
     }
 
-    /// Whether a question of its claim is unanswered on the connection in use.
+    /// Whether a request of its claim is unanswered on the connection in use.
     pub(crate) fn asks(&self, token: Token) -> bool {
         self.requests.iter().any(|request| request.asks(token))
             || self.replies.iter().any(|reply| reply.asked() == Some(token))
@@ -305,10 +304,11 @@ impl Process {
         if let Some((_, left)) = &mut self.adopted {
             *left = left.saturating_sub(1);
         }
-        self.told = self.told.map(|told| Told { age: told.age + 1, ..told });
-        self.told.take_if(|told| told.age >= ttl);
+        self.last_reply =
+            self.last_reply.map(|last_reply| LastReply { age: last_reply.age + 1, ..last_reply });
+        self.last_reply.take_if(|last_reply| last_reply.age >= ttl);
         self.beaten = false;
-        // Beyond the ttl all ages are the same.
+        // All ages beyond the ttl are equivalent.
         self.ages(|age| *age = (*age + 1).min(ttl));
     }
 }
@@ -338,7 +338,7 @@ impl Request {
 }
 
 impl Reply {
-    /// The claim whose question this answers.
+    /// The claim whose request this answers.
     fn asked(&self) -> Option<Token> {
         match self {
             Reply::Granted { token, .. } | Reply::Queued { token, .. } => Some(*token),
@@ -349,7 +349,7 @@ impl Reply {
 }
 
 impl World {
-    /// Nothing has happened yet.
+    /// The initial state.
     pub(crate) fn new(setup: &Setup) -> Self {
         let process =
             Process { locals: setup.locals, heard: true, confirmed: true, ..Process::default() };
@@ -366,52 +366,51 @@ impl World {
         }
     }
 
-    /// A process.
+    /// The process with this number.
     pub(crate) fn at(&mut self, process: u8) -> &mut Process {
         &mut self.processes[usize::from(process)]
     }
 
-    /// The token of a process's claim.
+    /// The token of a process's current claim.
     pub(crate) fn token(&self, process: u8) -> Token {
         Token { process, claim: self.processes[usize::from(process)].claim }
     }
 
-    /// Whether the claim is the one its process speaks for, asking or holding.
+    /// Whether this is the current claim of its process, waiting or holding.
     pub(crate) fn is_current(&self, token: Token) -> bool {
         let process = &self.processes[usize::from(token.process)];
         process.claim == token.claim && matches!(process.phase, Phase::Asking | Phase::Holding(_))
     }
 
-    /// Every claim under which somebody believes to hold the lock.
+    /// Every claim under which a process believes to hold the lock.
     pub(crate) fn beliefs(&self) -> impl Iterator<Item = Token> {
         (0..).zip(&self.processes).flat_map(|(number, process)| process.beliefs(number))
     }
 
-    /// One tick passes, for everybody alike.
+    /// One tick passes, for the server and all processes.
     pub(crate) fn tick(&mut self, setup: &Setup) {
         let waits = self.processes.iter().any(|process| process.phase == Phase::Asking);
         let used = self.beliefs().next().is_some();
-        // Without promptness, waiting for ever means nothing.
+        // Without `prompt`, delays are unlimited, so idle ticks prove nothing.
         self.idle = if setup.prompt && waits && !used { (self.idle + 1).min(IDLE_MAX) } else { 0 };
         self.server.tick();
         self.processes.iter_mut().for_each(|process| process.tick(setup.ttl));
     }
 
-    /// Notes the first rule that a step broke.
+    /// Records the first rule that a step broke.
     pub(crate) fn breaks(&mut self, rule: Broken) {
         self.broken = self.broken.or(Some(rule));
     }
 
-    /// Forgets what can make no difference any more, so that states that differ in nothing else
-    /// are one.
+    /// Removes data that can have no effect any more, so that states that differ only in it become equal.
     pub(crate) fn simplify(&mut self) {
         for process in &mut self.processes {
             let speaks = matches!(process.phase, Phase::Asking | Phase::Holding(_));
             let current = |token: Token| speaks && token.claim == process.claim;
             process.replies.retain(|reply| reply.asked().is_none_or(current));
             let (requests, late) = (&process.requests, &process.late);
-            // An unwanted grant is given back; there is none to give if the lock can never be
-            // this token's.
+            // A process releases an unwanted grant. If its token can never hold the lock, the push has no
+            // effect.
             process.inbox.retain(|&Push { token, .. }| {
                 current(token)
                     || self.server.holds(token)
@@ -422,9 +421,8 @@ impl World {
         self.renumber();
     }
 
-    /// Numbers the fences that are under way without gaps, and takes all others (stamps, the
-    /// counter, what was reported) down to the next of these: every comparison that can still be
-    /// made comes out the same.
+    /// Renumbers the fences under way without gaps, and rounds all others (stamps, the counter, the reported
+    /// fence) down to the next of these. Every comparison that can still happen has the same result.
     fn renumber(&mut self) {
         let mut flying = 1_u64;
         self.flying(|fence| flying |= 1 << *fence);
@@ -433,7 +431,7 @@ impl World {
         self.references(|fence| *fence = rank(*fence));
     }
 
-    /// The fences of grants whose news is under way.
+    /// The fences of grants in messages under way.
     fn flying(&mut self, mut each: impl FnMut(&mut u8)) {
         for process in &mut self.processes {
             process.inbox.iter_mut().for_each(|push| each(&mut push.fence));
@@ -450,13 +448,13 @@ impl World {
         }
     }
 
-    /// The numbers that those are compared with.
+    /// The numbers that fences under way are compared with.
     fn references(&mut self, mut each: impl FnMut(&mut u8)) {
         each(&mut self.server.fence);
         each(&mut self.top);
         for process in &mut self.processes {
             each(&mut process.floor);
-            process.told.iter_mut().for_each(|told| each(&mut told.stamp));
+            process.last_reply.iter_mut().for_each(|last_reply| each(&mut last_reply.stamp));
             for reply in &mut process.replies {
                 if let Reply::Queued { stamp, .. } = reply {
                     each(stamp);

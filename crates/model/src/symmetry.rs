@@ -1,15 +1,15 @@
-//! Processes are alike.
+//! Symmetry: processes are interchangeable.
 //!
-//! In: a state. Out: the one that stands for all that differ from it only in the numbers of the
+//! In: a state. Out: the representative of all states that differ from it only in the numbers of the
 //! processes.
 
 use crate::state::{Process, Push, Reply, Request, Side, Token, World};
 
-/// Every order of two and of three processes but the one they are in.
+/// Every permutation of two and of three processes except the identity.
 const OF_TWO: &[&[u8]] = &[&[1, 0]];
 const OF_THREE: &[&[u8]] = &[&[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
 
-/// The least of the state and all its twins.
+/// The smallest of the state and its permutations.
 pub(crate) fn representative(world: &World) -> World {
     let orders = match world.processes.len() {
         2 => OF_TWO,
@@ -20,7 +20,7 @@ pub(crate) fn representative(world: &World) -> World {
     least.filter(|twin| twin < world).unwrap_or_else(|| world.clone())
 }
 
-/// The same with process `n` called `order[n]`.
+/// The state with process `n` renamed to `order[n]`.
 fn twin(world: &World, order: &[u8]) -> World {
     let mut twin = world.clone();
     for process in &mut twin.processes {
@@ -48,7 +48,7 @@ fn renamed_set(set: u16, order: &[u8]) -> u16 {
 }
 
 fn tokens(process: &mut Process, mut each: impl FnMut(&mut Token)) {
-    process.ending.iter_mut().chain(&mut process.let_go).for_each(&mut each);
+    process.ending.iter_mut().chain(&mut process.relinquished).for_each(&mut each);
     process.adopted.iter_mut().for_each(|(token, _)| each(token));
     process.inbox.iter_mut().for_each(|Push { token, .. }| each(token));
     for request in process.requests.iter_mut().chain(&mut process.late) {

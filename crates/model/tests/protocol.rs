@@ -3,8 +3,7 @@
 use tenure_model::shared::{SharedBug, SharedOwners};
 use tenure_model::{Bug, explore, explore_shared, find, runs};
 
-/// No rule is broken in any state of any run of the suite, and the runs are as large as they are
-/// meant to be.
+/// No rule is broken in any state of any run of the suite, and the runs are as large as intended.
 #[test]
 fn correct_protocol_breaks_no_rule() {
     for setup in runs::SUITE {
@@ -14,7 +13,7 @@ fn correct_protocol_breaks_no_rule() {
     }
 }
 
-/// Owners that are shared keep theirs.
+/// The model of shared owners breaks no rule either.
 #[test]
 fn shared_owners_break_no_rule() {
     let outcome = explore_shared(SharedOwners { claims: 1, faults: 1, bug: None });
@@ -22,7 +21,7 @@ fn shared_owners_break_no_rule() {
     assert!(outcome.unique > 1_000, "too small to prove anything: {outcome:?}");
 }
 
-/// The model is judged: each seeded bug is found, by a rule that it is meant to break.
+/// The model itself is tested: each seeded bug is found, by a rule that it should break.
 #[test]
 fn every_seeded_bug_is_found() {
     for bug in Bug::ALL {
@@ -32,7 +31,7 @@ fn every_seeded_bug_is_found() {
     }
 }
 
-/// So is the model of shared owners.
+/// The model of shared owners is tested in the same way.
 #[test]
 fn every_bug_of_shared_owners_is_found() {
     for bug in SharedBug::ALL {

@@ -3,8 +3,7 @@
 use tenure_model::quorum::{self, QuorumBug};
 use tenure_model::{explore_quorum, find_quorum};
 
-/// No rule is broken in any state of any run of the suite, and the runs are as large as they are
-/// meant to be.
+/// No rule is broken in any state of any run of the suite, and the runs are as large as intended.
 #[test]
 fn a_quorum_breaks_no_rule() {
     for quorum in quorum::SUITE {
@@ -14,7 +13,7 @@ fn a_quorum_breaks_no_rule() {
     }
 }
 
-/// The model is judged: each seeded bug is found, by a rule that it is meant to break.
+/// The model itself is tested: each seeded bug is found, by a rule that it should break.
 #[test]
 fn every_bug_of_a_quorum_is_found() {
     for bug in QuorumBug::ALL {

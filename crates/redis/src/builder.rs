@@ -1,53 +1,41 @@
-//! What a URL cannot say: prefix, time-outs, number of connections, certificates.
+//! Options that a URL does not have: prefix, time-outs, number of connections, certificates.
 //!
-//! In: a URL and setters. Out: a [`Redis`] or a [`Client`], connected and checked, or one that
-//! connects when it is first asked.
+//! In: a URL and setters. Out: a [`Redis`] or a [`Client`], connected and checked, or one that connects with
+//! its first request.
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::time::Clock;
 use tenure_core::{Error, Token};
+use tenure_net::{Timeouts, Tls, server_name};
 
-use crate::backend::Redis;
-use crate::client::Client;
-use crate::keys::{self, Keys};
-use crate::link::{Dial, Login, Route, Target};
+use crate::client::{Client, ClientOptions};
+use crate::link::{Connector, Server, Target};
 use crate::sentinel::Sentinels;
-use crate::tls::{Ca, Secure, Tls};
-use crate::url::{Address, Place};
-use crate::value::Author;
+use crate::single::Redis;
+use crate::url::{Address, Endpoint, Login};
+use crate::wire::keys::{self, Keys};
+use crate::wire::lock_key::{LockKey, PREFIX_MAX};
+use crate::wire::value::ValueWriter;
+use tokio_rustls::rustls::ClientConfig;
 
-/// What all our keys start with.
+/// The start of all our keys.
 pub const PREFIX_DEFAULT: &str = "tenure";
-/// The longest prefix, in bytes.
-pub const PREFIX_MAX: usize = 64;
-/// How long a connection may take to be ready: name, network, password, checks. Two seconds ride
-/// out a lost packet.
-pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
-/// How long a reply may take before it counts as unknown and the connection as dead. Far below the
-/// default ttl, so that a renewal can be tried again on a new connection.
-pub const RESPONSE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
-
-/// How many connections carry commands. One reaches what a server can do; more help where a single
-/// stream is the limit, as with TLS or a slow network.
+/// How many connections are used for commands. One is enough for all that a server can do; more help if a
+/// single stream is the limit, as with TLS or a slow network.
 pub const POOL_SIZE_DEFAULT: usize = 1;
 /// The most connections for commands.
 pub const POOL_SIZE_MAX: usize = 64;
 
-/// The most replicas that a grant can wait for: no master has more, and a typing error would be an
-/// endless refusal.
+/// The most replicas that a grant can wait for: no master has more, and with a typing error every lock would
+/// be refused for ever.
 const REPLICAS_MAX: usize = 64;
 
 /// How long a quorum's node must have run before its vote counts: the default ttl.
 pub const QUARANTINE_DEFAULT: Duration = Duration::from_secs(30);
-
-/// The bounds of both time-outs. The engine gives up on any call after ten seconds.
-pub(crate) const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(4);
 
 /// How to reach a server; made by [`Redis::builder`] or [`Client::builder`].
 #[derive(Clone)]
@@ -55,8 +43,8 @@ pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(4);
 pub struct Builder {
     url: String,
     prefix: String,
-    connect_timeout: Duration,
-    response_timeout: Duration,
+    lock_key: Option<String>,
+    timeouts: Timeouts,
     pool_size: usize,
     tls: Tls,
     debug: bool,
@@ -65,20 +53,54 @@ pub struct Builder {
     quarantine: Option<Duration>,
 }
 
-/// Without the URL, which may hold a password, and without keys.
+/// Without the URL, which may contain a password, and without keys.
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
+impl Redis {
+    /// Connects to the server at `url`, and checks that it can store locks.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Starts from `url`, for options that a URL does not have.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+}
+
+impl Client {
+    /// Connects to the server at `url`, and checks that it can store locks.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Builder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).client().await
+    }
+
+    /// Starts from `url`, for options that a URL does not have; [`Builder::client`] ends it.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+}
+
+tenure_net::connection_setters!(Builder, "rediss://");
+
 impl Builder {
     pub(crate) fn new(url: &str) -> Self {
         Builder {
             url: url.into(),
             prefix: PREFIX_DEFAULT.into(),
-            connect_timeout: CONNECT_TIMEOUT_DEFAULT,
-            response_timeout: RESPONSE_TIMEOUT_DEFAULT,
+            lock_key: None,
+            timeouts: Timeouts::default(),
             pool_size: POOL_SIZE_DEFAULT,
             tls: Tls::default(),
             debug: false,
@@ -88,154 +110,149 @@ impl Builder {
         }
     }
 
-    /// What all keys start with: `tenure` unless said otherwise. Lockers with different prefixes do
-    /// not see each other's locks.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+    /// A template for the key of a lock on the server: `distributed_lock:{key}`, where `{key}` stands for the
+    /// name of the lock, or `{key}` for the name alone. `?lock_key=…` in the URL is the same.
+    ///
+    /// This is for locks that other programs acquire with `SET NX PX`. Both kinds exclude each other, and
+    /// each releases and renews only its own locks. Without a template the key is `<prefix>:lock:<name>`. All
+    /// other keys of the lock start with the prefix. Every process that shares these locks must use the same
+    /// prefix.
+    pub fn lock_key(mut self, template: impl Into<String>) -> Self {
+        self.lock_key = Some(template.into());
         self
     }
 
-    /// How long connecting may take.
-    pub fn connect_timeout(mut self, longest: Duration) -> Self {
-        self.connect_timeout = longest;
-        self
-    }
-
-    /// How long a reply may take. After that the answer is unknown, and the connection replaced.
-    pub fn response_timeout(mut self, longest: Duration) -> Self {
-        self.response_timeout = longest;
-        self
-    }
-
-    /// How many connections carry commands: 1 unless said otherwise, at most 64. Everything about a
-    /// key travels on the same one. Renewals have another of their own.
+    /// How many connections are used for commands: 1 by default, at most 64. All requests about a key use the
+    /// same one. Renewals have another connection of their own.
     pub fn pool_size(mut self, connections: usize) -> Self {
         self.pool_size = connections;
         self
     }
 
-    /// Has every grant wait until so many replicas have acknowledged it (`WAIT`); where fewer do within
-    /// half of the response time-out, the lock is given back and asking for it is an error. 0 unless
-    /// said otherwise; `?replicas=N` in the URL says the same.
+    /// Makes every grant wait until so many replicas have acknowledged it (`WAIT`). If fewer do within half
+    /// of the response time-out, the lock is released and the request for it is an error. 0 by default;
+    /// `?replicas=N` in the URL is the same.
     ///
-    /// Fewer locks are lost with a master that dies; it is no consensus, and renewals do not wait.
+    /// Fewer locks are lost with a master that dies. It is not a consensus, and renewals do not wait.
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = Some(count);
         self
     }
 
-    /// Who we are to the Sentinels of a `redis+sentinel://` url, where they want to know; user and
-    /// password in the URL are the master's. `sentinel_user` and `sentinel_password` in the URL's query
-    /// say the same.
+    /// The login for the Sentinels of a `redis+sentinel://` URL, if they require one; user and password in
+    /// the URL are the master's. `sentinel_user` and `sentinel_password` in the URL's query are the same.
     pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
         self.sentinel_login = Some((user.map(Into::into), password.into()));
         self
     }
 
-    /// Logs every verb of the client at level `debug`: the command, its key and how long it took,
-    /// never the value.
+    /// Logs every verb of the client at level `debug`: the command, its key and how long it took, never the
+    /// value.
     pub fn debug(mut self, on: bool) -> Self {
         self.debug = on;
         self
     }
 
-    /// Trusts the certificate authorities in this PEM file, and not the system's. Read once, when
-    /// the builder connects. Needs `rediss://`.
-    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.tls.ca = Some(Ca::File(path.into()));
-        self
-    }
-
-    /// The same with the text of such a file.
-    pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.tls.ca = Some(Ca::Pem(pem.into()));
-        self
-    }
-
-    /// Shows this certificate to a server that asks for one: the chain and its private key, both as
-    /// PEM. Needs `rediss://`.
-    pub fn client_cert(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.tls.client = Some((chain.into(), key.into()));
-        self
-    }
-
-    /// Encrypts without checking who answers: anybody between us and the server can read and change
-    /// everything. For trying things out; `#insecure` at the end of the URL says the same.
-    pub fn insecure(mut self) -> Self {
-        self.tls.insecure = true;
-        self
-    }
-
-    /// How long a quorum's node must have run before its vote counts: it may have restarted and
-    /// forgotten a lock, which must have ended by then. 30 s unless said otherwise, and never less than
-    /// the ttl that is asked for. Say the longest ttl that any process uses there, if that is more.
+    /// How long a quorum's node must have run before its vote counts: it may have restarted and forgotten a
+    /// lock, which must have ended by then. 30 s by default, and never less than the ttl of the claim. Set
+    /// the longest ttl that any process uses there, if it is more.
     pub fn quarantine(mut self, longest_ttl: Duration) -> Self {
         self.quarantine = Some(longest_ttl);
         self
     }
 
-    /// Counts the vote of a quorum's node however lately it started. Only for nodes that keep every
-    /// write through a restart (`appendfsync always`), or that nobody has used yet: one that forgot a
-    /// lock would grant it again. `?restarted=trusted` in the URL says the same.
+    /// Counts the vote of a quorum's node however recently it started. Only for nodes that keep every write
+    /// through a restart (`appendfsync always`), or that have never been used: a node that forgot a lock
+    /// would grant it again. `?restarted=trusted` in the URL is the same.
     pub fn trust_restarted(mut self) -> Self {
         self.quarantine = None;
         self
     }
 
-    /// Connects, and checks that the server can keep locks.
+    /// Connects, and checks that the server can store locks.
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
     /// [`is_unavailable`](Error::is_unavailable) if the server cannot be reached,
-    /// [`is_refused`](Error::is_refused) if it wants other credentials, or its certificate is not to
-    /// be trusted, [`is_unsupported`](Error::is_unsupported) if it is too old or a cluster.
+    /// [`is_refused`](Error::is_refused) if it requires other credentials or its certificate cannot be
+    /// trusted, [`is_unsupported`](Error::is_unsupported) if it is too old or a cluster.
     pub async fn connect(self) -> Result<Redis, Error> {
-        self.client().await.map(Redis::alone_on)
+        self.client().await.map(Redis::owning)
     }
 
-    /// The same without connecting: that happens when it is first asked for something, on the
-    /// runtime that asks.
+    /// Like [`connect`](Self::connect), but connects with the first request, on the runtime of that request.
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
     pub fn connect_later(self) -> Result<Redis, Error> {
-        self.client_later().map(Redis::alone_on)
+        self.client_later().map(Redis::owning)
     }
 
-    /// Connects as [`connect`](Self::connect) does, for several lockers to share.
+    /// Connects like [`connect`](Self::connect), for several lockers to share.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect).
+    /// The errors of [`connect`](Self::connect).
     pub async fn client(self) -> Result<Client, Error> {
+        Clock::system().must_run()?;
         let client = self.client_later()?;
         client.check().await?;
         Ok(client)
     }
 
-    /// The same without connecting, as [`connect_later`](Self::connect_later) does.
+    /// A client that connects with its first request, like [`connect_later`](Self::connect_later).
     ///
     /// # Errors
     ///
-    /// Those of [`connect_later`](Self::connect_later).
+    /// The errors of [`connect_later`](Self::connect_later).
     pub fn client_later(self) -> Result<Client, Error> {
-        self.client_at(&Place::parse(&self.url)?, &author()?)
+        self.client_at(&Endpoint::parse(&self.url)?, &writer()?)
     }
 
-    pub(crate) fn client_at(&self, place: &Place, author: &Author) -> Result<Client, Error> {
-        let (pool_size, target) = (self.validate()?, self.target(place)?);
-        let (keys, replicas) = (Keys::new(&self.prefix), self.wanted_replicas(place)?);
-        Ok(Client::new(target, pool_size, keys, author.clone(), self.debug, replicas))
+    pub(crate) fn client_at(
+        &self,
+        endpoint: &Endpoint,
+        writer: &ValueWriter,
+    ) -> Result<Client, Error> {
+        let (pool_size, secure) = (self.validate()?, self.secure(endpoint)?);
+        let sentinels = self.sentinels(endpoint, secure.clone())?;
+        let connector = self.connector(endpoint.login(), secure);
+        let target = match &sentinels {
+            None => Target::new(endpoint.address().clone(), connector),
+            Some(sentinels) => Target::new(sentinels.clone(), connector),
+        };
+        let keys = Keys::new(&self.prefix, self.template(endpoint)?);
+        let (writer, replicas) = (writer.clone(), self.wanted_replicas(endpoint)?);
+        let options =
+            ClientOptions { pool_size, keys, writer, debug: self.debug, replicas, sentinels };
+        Ok(Client::new(Arc::new(Server::new(target, Clock::system())), options))
     }
 
-    pub(crate) fn prefix_said(&self) -> &str {
+    pub(crate) fn prefix_name(&self) -> &str {
         &self.prefix
     }
 
-    pub(crate) fn wanted_replicas(&self, place: &Place) -> Result<Option<NonZeroUsize>, Error> {
-        let count = self.replicas.or(place.replicas()).unwrap_or(0);
+    /// The template for the keys of locks. Two different ones are refused: either could be meant, and the
+    /// wrong one would lock other keys than the rest of the fleet.
+    pub(crate) fn template(&self, endpoint: &Endpoint) -> Result<Option<LockKey>, Error> {
+        match (self.lock_key.as_deref(), endpoint.lock_key()) {
+            (Some(said), Some(in_url)) if said != in_url => Err(Error::invalid(format!(
+                "lock_key `{}` is not that of the url, `{}`",
+                said.escape_debug(),
+                in_url.escape_debug()
+            ))),
+            (Some(said), _) | (None, Some(said)) => LockKey::parse(said, &self.prefix),
+            (None, None) => Ok(None),
+        }
+    }
+
+    pub(crate) fn wanted_replicas(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<Option<NonZeroUsize>, Error> {
+        let count = self.replicas.or(endpoint.replicas()).unwrap_or(0);
         match count <= REPLICAS_MAX {
             true => Ok(NonZeroUsize::new(count)),
             false => Err(Error::invalid(format!(
@@ -252,17 +269,11 @@ impl Builder {
         self.quarantine
     }
 
-    fn target(&self, place: &Place) -> Result<Target, Error> {
-        let secure = self.secure(place)?;
-        let route = self.route(place, secure.clone())?;
-        Ok(Target::new(route, self.dial(login(place), secure)))
-    }
-
-    /// How to reach `place`, and others of its kind.
-    pub(crate) fn dial_to(&self, place: &Place) -> Result<Dial, Error> {
-        let secure = self.secure(place)?;
+    /// How to reach `endpoint`, and others of its kind.
+    pub(crate) fn connector_to(&self, endpoint: &Endpoint) -> Result<Connector, Error> {
+        let secure = self.secure(endpoint)?;
         match self.sentinel_login {
-            None => Ok(self.dial(login(place), secure)),
+            None => Ok(self.connector(endpoint.login(), secure)),
             Some(_) => Err(self.no_sentinels()),
         }
     }
@@ -271,27 +282,35 @@ impl Builder {
         Error::invalid("`sentinel_login` needs a `redis+sentinel://` url")
     }
 
-    /// Whom to trust, if at all.
-    fn secure(&self, place: &Place) -> Result<Option<Secure>, Error> {
+    /// The TLS configuration, if the URL has TLS.
+    fn secure(&self, endpoint: &Endpoint) -> Result<Option<Arc<ClientConfig>>, Error> {
         let mut tls = self.tls.clone();
-        tls.insecure |= place.is_insecure();
-        let secure = match place.address() {
-            Address::Tcp(host, _) if place.has_tls() => Some(tls.secure(host)?),
+        tls.insecure |= endpoint.is_insecure();
+        let secure = match endpoint.address() {
+            Address::Tcp(host, _) if endpoint.has_tls() => {
+                server_name(host)?;
+                Some(tls.config(None)?)
+            }
             _ => None,
         };
-        if let (None, Some(setting)) = (&secure, tls.said()) {
+        if let (None, Some(setting)) = (&secure, tls.needs_tls()) {
             return Err(Error::invalid(format!("`{setting}` needs a `rediss://` url")));
         }
         if tls.insecure {
-            tracing::warn!(address = %place.address(), "whoever answers is trusted (`insecure`)");
+            tracing::warn!(address = %endpoint.address(), "any server that answers is trusted (`insecure`)");
         }
         Ok(secure)
     }
 
-    fn route(&self, place: &Place, secure: Option<Secure>) -> Result<Route, Error> {
-        let Some(service) = place.service() else {
+    /// The Sentinels that know the server, if the URL names them.
+    fn sentinels(
+        &self,
+        endpoint: &Endpoint,
+        secure: Option<Arc<ClientConfig>>,
+    ) -> Result<Option<Arc<Sentinels>>, Error> {
+        let Some(service) = endpoint.service() else {
             return match self.sentinel_login {
-                None => Ok(Route::Fixed(place.address().clone())),
+                None => Ok(None),
                 Some(_) => Err(self.no_sentinels()),
             };
         };
@@ -301,16 +320,16 @@ impl Builder {
                 Login { user: user.as_deref(), password: Some(password), db: 0 }
             }
         };
-        let dial = self.dial(login, secure);
+        let connector = self.connector(login, secure);
         let (name, sentinels) = (service.name(), service.sentinels());
-        Ok(Route::Sentinel(Arc::new(Sentinels::new(name, sentinels, dial, Clock::system()))))
+        Ok(Some(Arc::new(Sentinels::new(name, sentinels, connector, Clock::system()))))
     }
 
-    fn dial(&self, login: Login<'_>, secure: Option<Secure>) -> Dial {
-        Dial::new(login, secure, self.connect_timeout, self.response_timeout)
+    fn connector(&self, login: Login<'_>, secure: Option<Arc<ClientConfig>>) -> Connector {
+        Connector::new(login, secure, self.timeouts)
     }
 
-    /// The number of connections, if all is well.
+    /// Checks the settings. Returns the number of connections.
     pub(crate) fn validate(&self) -> Result<NonZeroUsize, Error> {
         let prefix = &self.prefix;
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || prefix.chars().any(char::is_control) {
@@ -325,8 +344,7 @@ impl Builder {
                  `{other}`"
             )));
         }
-        bounded("connect_timeout", self.connect_timeout)?;
-        bounded("response_timeout", self.response_timeout)?;
+        self.timeouts.validate()?;
         let size = self.pool_size;
         NonZeroUsize::new(size).filter(|size| size.get() <= POOL_SIZE_MAX).ok_or_else(|| {
             Error::invalid(format!("pool_size ({size}) must be between 1 and {POOL_SIZE_MAX}"))
@@ -334,31 +352,18 @@ impl Builder {
     }
 }
 
-fn login(place: &Place) -> Login<'_> {
-    Login { user: place.user(), password: place.password(), db: place.db() }
-}
-
-/// This process under an id of its own.
-pub(crate) fn author() -> Result<Author, Error> {
+/// This process under a random id.
+pub(crate) fn writer() -> Result<ValueWriter, Error> {
     let id = Token::random();
-    id.map(Author::new)
+    id.map(ValueWriter::new)
         .map_err(|error| Error::invalid(format!("the system gives no random numbers: {error}")))
-}
-
-fn bounded(name: &str, timeout: Duration) -> Result<(), Error> {
-    match (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) {
-        true => Ok(()),
-        false => Err(Error::invalid(format!(
-            "{name} ({timeout:?}) must be between {TIMEOUT_MIN:?} and {TIMEOUT_MAX:?}"
-        ))),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Settings that make no sense are named, with what is allowed.
+    /// Settings that make no sense are named, with the allowed values.
     #[test]
     fn settings_are_checked() {
         let refused = |builder: Builder| builder.connect_later().unwrap_err().to_string();
@@ -373,7 +378,7 @@ mod tests {
         );
         assert_eq!(
             refused(Redis::builder("redis://h").response_timeout(Duration::ZERO)),
-            "response_timeout (0ns) must be between 1ms and 4s"
+            "response_timeout (0ns) must be between 1ms and 30s"
         );
         for size in [0, 65] {
             assert_eq!(
@@ -383,7 +388,7 @@ mod tests {
         }
     }
 
-    /// t65: certificates that make no sense are refused by their setting, without their text.
+    /// t65: certificates that make no sense are refused by the name of their setting, without their text.
     #[test]
     fn t65_certificates_are_checked() {
         let refused = |builder: Builder| builder.connect_later().unwrap_err().to_string();

@@ -1,29 +1,32 @@
 //! A client of one server, which several lockers can share.
 //!
-//! In: where the server is, from `builder.rs`. Out: the links that commands travel on, and who we
-//! are on the server.
+//! In: the address of the server, from `builder.rs`. Out: the links for commands, and the identity of this
+//! process on the server.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use tenure_core::Error;
 use tenure_core::backend::Fault;
-use tenure_core::time::{Clock, Time};
+#[cfg(feature = "kv")]
+use tenure_core::time::Time;
+#[cfg(feature = "kv")]
+use tenure_kv::{Flights, Meters};
+use tenure_net::ForkGuard;
 
-use crate::builder::Builder;
 use crate::inbox::Inbox;
-use crate::keys::Keys;
-use crate::kv::{Flights, Meters};
-use crate::link::{Links, Server, Target};
-use crate::value::Author;
-use crate::wait;
-use crate::witness::Witness;
+use crate::link::{Pool, Server};
+use crate::replication::ReplicationCheck;
+use crate::sentinel::Sentinels;
+use crate::wire::keys::Keys;
+use crate::wire::timing::lifetime_at_first;
+use crate::wire::value::ValueWriter;
 
-/// Connections to a Redis or Valkey server, for as many lockers as like.
+/// Connections to a Redis or Valkey server, for any number of lockers.
 ///
-/// Cheap to clone; the clones are one client. Whoever made it closes it: shutting a locker down that
-/// was built [with it](crate::Redis::with) leaves it open, and dropping the last clone and the last
-/// locker on it closes it too. Each locker adds one connection, for its renewals.
+/// Cheap to clone; the clones are one client. The code that made the client closes it: the shutdown of a
+/// locker that was built [with it](crate::Redis::with) leaves it open. It is also closed when the last clone
+/// and the last locker on it are dropped. Each locker adds one connection, for its renewals.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tenure_core::Error> {
@@ -44,82 +47,77 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     server: Arc<Server>,
-    commands: Arc<Links>,
+    commands: Arc<Pool>,
     inbox: Arc<Inbox>,
     keys: Keys,
-    author: Author,
-    /// The process that made it.
-    pid: u32,
+    writer: ValueWriter,
+    fork_guard: ForkGuard,
+    #[cfg(feature = "kv")]
     meters: Meters,
-    loads: Flights,
-    witness: Option<Arc<Witness>>,
+    #[cfg(feature = "kv")]
+    flights: Flights,
+    replication: Option<Arc<ReplicationCheck>>,
+    sentinels: Option<Arc<Sentinels>>,
+}
+
+/// What a client needs besides its server.
+pub(crate) struct ClientOptions {
+    pub(crate) pool_size: NonZeroUsize,
+    pub(crate) keys: Keys,
+    pub(crate) writer: ValueWriter,
+    /// Whether every verb is logged.
+    #[cfg_attr(not(feature = "kv"), expect(dead_code))]
+    pub(crate) debug: bool,
+    /// How many replicas must have a grant.
+    pub(crate) replicas: Option<NonZeroUsize>,
+    /// The Sentinels that name the server, if there are any.
+    pub(crate) sentinels: Option<Arc<Sentinels>>,
 }
 
 impl Client {
-    /// Connects to the server at `url`, and checks that it can keep locks.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Builder::connect`].
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder(url).client().await
-    }
-
-    /// Starts from `url`, to say more than a URL can; [`Builder::client`] ends it.
-    pub fn builder(url: &str) -> Builder {
-        Builder::new(url)
-    }
-
-    /// Lets go of the connections that its lockers share. A locker that still has something to ask
-    /// makes new ones: shut it down first.
+    /// Closes the connections that its lockers share. A locker that still sends requests makes new ones: shut
+    /// it down first.
     pub fn close(&self) {
         self.shared.inbox.close();
         self.shared.commands.close();
-        self.shared.witness.iter().for_each(|witness| witness.close());
+        self.shared.replication.iter().for_each(|replication| replication.close());
         self.shared.server.end_watch();
     }
 
-    pub(crate) fn new(
-        target: Target,
-        pool_size: NonZeroUsize,
-        keys: Keys,
-        author: Author,
-        debug: bool,
-        replicas: Option<NonZeroUsize>,
-    ) -> Self {
-        let server = Arc::new(Server::new(target, Clock::system()));
-        Self::on(server, pool_size, keys, author, debug, replicas)
-    }
-
-    /// A client of a server of which more is known.
-    pub(crate) fn on(
-        server: Arc<Server>,
-        pool_size: NonZeroUsize,
-        keys: Keys,
-        author: Author,
-        debug: bool,
-        replicas: Option<NonZeroUsize>,
-    ) -> Self {
-        let commands = Arc::new(Links::new(&server, pool_size));
-        let author = author.believed(wait::believed_at_first(server.target().response_timeout()));
-        let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &author));
-        let (pid, meters, loads) = (std::process::id(), Meters::new(debug), Flights::new());
-        let witness = replicas.map(|wanted| Arc::new(Witness::new(&server, wanted)));
-        let shared = Shared { server, commands, inbox, keys, author, pid, meters, loads, witness };
+    pub(crate) fn new(server: Arc<Server>, options: ClientOptions) -> Self {
+        let ClientOptions { pool_size, keys, writer, replicas, sentinels, .. } = options;
+        let commands = Arc::new(Pool::new(&server, pool_size));
+        let writer = writer.waiter_lifetime(lifetime_at_first(server.target().response_timeout()));
+        let inbox = Arc::new(Inbox::new(&server, &commands, &keys, &writer));
+        let replication = replicas.map(|wanted| Arc::new(ReplicationCheck::new(&server, wanted)));
+        let shared = Shared {
+            server,
+            commands,
+            inbox,
+            keys,
+            writer,
+            fork_guard: ForkGuard::of_this_process(),
+            #[cfg(feature = "kv")]
+            meters: Meters::new(options.debug),
+            #[cfg(feature = "kv")]
+            flights: Flights::new(),
+            replication,
+            sentinels,
+        };
         Client { shared: Arc::new(shared) }
     }
 
     /// Whether the server can be used.
     pub(crate) async fn check(&self) -> Result<(), Error> {
         let live = self.commands().any().live().await;
-        live.map(drop).map_err(|trouble| Fault::from(trouble).into())
+        live.map(drop).map_err(|error| Fault::from(error).into())
     }
 
     pub(crate) fn server(&self) -> &Arc<Server> {
         &self.shared.server
     }
 
-    pub(crate) fn commands(&self) -> &Arc<Links> {
+    pub(crate) fn commands(&self) -> &Arc<Pool> {
         &self.shared.commands
     }
 
@@ -131,29 +129,37 @@ impl Client {
         &self.shared.keys
     }
 
-    /// The process that made it. A forked child has the same sockets and the same inbox: what it did
-    /// on them would be done in the name of its parent.
-    pub(crate) fn pid(&self) -> u32 {
-        self.shared.pid
+    pub(crate) fn fork_guard(&self) -> ForkGuard {
+        self.shared.fork_guard
     }
 
-    pub(crate) fn author(&self) -> &Author {
-        &self.shared.author
+    pub(crate) fn writer(&self) -> &ValueWriter {
+        &self.shared.writer
     }
 
-    /// Who sees to it that replicas have a grant, if anybody is to.
-    pub(crate) fn witness(&self) -> Option<&Arc<Witness>> {
-        self.shared.witness.as_ref()
+    /// Waits until replicas have a grant, if that was configured.
+    pub(crate) fn replication(&self) -> Option<&Arc<ReplicationCheck>> {
+        self.shared.replication.as_ref()
     }
 
+    /// The Sentinels that name the server, if there are any.
+    pub(crate) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        self.shared.sentinels.as_ref()
+    }
+
+    /// Measures the verbs.
+    #[cfg(feature = "kv")]
     pub(crate) fn meters(&self) -> &Meters {
         &self.shared.meters
     }
 
-    pub(crate) fn loads(&self) -> &Flights {
-        &self.shared.loads
+    /// The values that are being computed, for `remember`.
+    #[cfg(feature = "kv")]
+    pub(crate) fn flights_of_values(&self) -> &Flights {
+        &self.shared.flights
     }
 
+    #[cfg(feature = "kv")]
     pub(crate) fn now(&self) -> Time {
         self.shared.server.clock().now()
     }

@@ -1,20 +1,21 @@
-//! The inbox: where this process is told of its turns, and that others wait.
+//! The inbox: it receives the messages for this process, about grants and about other waiters.
 //!
-//! In: claims that are about to wait. Out: a [`Slot`] for each, in which a push lands.
+//! In: claims that are about to wait. Out: a [`Mailbox`] for each, which receives its pushes.
 //!
-//! It has a connection of its own, which carries nothing but one subscription and signs of life. What
-//! is told here is a hint and may be late or never come: every wait has a timer, and a push only
-//! counts under the conditions of `wait.rs`.
+//! The inbox has a connection of its own, which carries only one subscription and pings. A message is a hint.
+//! It may be late or lost: every wait has a timer, and a push counts only under the conditions of
+//! `single/acquirer.rs`.
 //!
-//! A claim is known here from before its first request to wait until its release or abandon is asked
-//! for. A grant that is pushed for it after that is nobody's and given back at once; so a claim must not
-//! be forgotten while anybody may still ask for it again.
+//! The inbox knows a claim from before its first request to wait until its release or abandon is requested. A
+//! grant that is pushed after that is unwanted and is released at once. So a claim must not be removed while
+//! it may still be requested again.
 //!
-//! In reading order: this file (the connection), `channels.rs` (what it listens to in a cluster), `desk.rs`
-//! (claims and their slots). A *slot* here is a claim's, but for the slots of a cluster, which are numbers.
+//! In reading order: this file (the connection), `channels.rs` (its subscriptions in a cluster), `waiters.rs`
+//! (claims and their mailboxes), `contention.rs` (which keys other processes want).
 
 mod channels;
-mod desk;
+mod contention;
+mod waiters;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,30 +24,31 @@ use std::time::Duration;
 use redis::{PushInfo, PushKind, Value};
 use tenure_core::backend::Notice;
 use tenure_core::time::Time;
+use tenure_net::jittered;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-use crate::jitter::jittered;
-use crate::keys::{Keys, NO_SLOT};
-use crate::link::{Link, Links, Live, Pushes, Server};
-use crate::trouble::{Cause, Trouble};
-use crate::value::Author;
+use crate::error::{Cause, EngineError};
+use crate::link::{Connection, Link, Pool, Pushes, Server};
+use crate::wire::keys::{Keys, NO_SLOT};
+use crate::wire::value::ValueWriter;
 use channels::Channels;
-use desk::Desk;
-pub(crate) use desk::{Push, Slot};
+pub(crate) use contention::ContentionHints;
+use waiters::Waiters;
+pub(crate) use waiters::{Mailbox, Push};
 
-/// How often the connection is asked for a sign of life.
+/// How often the connection is pinged.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// The pause after a failure to connect.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause after the server refused to let us listen: rights are not given every day.
+/// The pause after the server refused the subscription: rights change seldom.
 const PAUSE_REFUSED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
-    /// The task that keeps the connection up, on the runtime of whoever waited first.
+    /// The task that keeps the connection up, on the runtime of the first waiter.
     task: Mutex<Option<AbortHandle>>,
     closed: AtomicBool,
 }
@@ -57,35 +59,35 @@ struct Shared {
     link: Link,
     keys: Keys,
     client: String,
-    /// Those of a cluster's slots; elsewhere there is one for everything.
+    /// One channel for each slot in a cluster; otherwise there is one channel for everything.
     channels: Option<Arc<Channels>>,
-    desk: Arc<Desk>,
-    ears: Arc<Ears>,
+    waiters: Arc<Waiters>,
+    subscription: Arc<Subscription>,
 }
 
-/// Whether we hear anything.
+/// Whether we are subscribed.
 #[derive(Debug)]
-pub(crate) struct Ears {
-    /// The server's turn in which we are subscribed.
+pub(crate) struct Subscription {
+    /// The epoch of the server in which we are subscribed.
     open: watch::Sender<Option<u64>>,
-    /// One more than that turn, or zero: to be read for every lock.
-    heard: AtomicU64,
+    /// That epoch + 1, or zero: it is read for every lock.
+    subscribed_epoch: AtomicU64,
     cut: Notify,
-    /// When we were last subscribed: what was said before that, we may have missed.
+    /// When the last subscription started: earlier messages may have been missed.
     opened: Mutex<Option<Time>>,
-    /// Somebody relies on hearing what may have been said before we are.
+    /// A lease relies on messages that may have been sent before we subscribed.
     missed: AtomicBool,
 }
 
-impl Ears {
+impl Subscription {
     fn new() -> Self {
-        let (heard, cut, opened, missed) = Default::default();
-        Ears { open: watch::Sender::new(None), heard, cut, opened, missed }
+        let (subscribed_epoch, cut, opened, missed) = Default::default();
+        Subscription { open: watch::Sender::new(None), subscribed_epoch, cut, opened, missed }
     }
 
-    fn set(&self, turn: Option<u64>) {
-        self.heard.store(turn.map_or(0, |turn| turn + 1), Ordering::Release);
-        self.open.send_replace(turn);
+    fn set(&self, epoch: Option<u64>) {
+        self.subscribed_epoch.store(epoch.map_or(0, |epoch| epoch + 1), Ordering::Release);
+        self.open.send_replace(epoch);
     }
 
     fn opened(&self) -> MutexGuard<'_, Option<Time>> {
@@ -96,28 +98,30 @@ impl Ears {
 impl Inbox {
     pub(crate) fn new(
         server: &Arc<Server>,
-        commands: &Arc<Links>,
+        commands: &Arc<Pool>,
         keys: &Keys,
-        author: &Author,
+        writer: &ValueWriter,
     ) -> Self {
-        let desk = Arc::new(Desk::new(server, commands, keys));
-        let ears = Arc::new(Ears::new());
+        let waiters = Arc::new(Waiters::new(server, commands, keys));
+        let subscription = Arc::new(Subscription::new());
         let channels = keys.has_slots().then(Arc::<Channels>::default);
-        let link = Link::with_pushes(server.clone(), listener(&desk, &ears, channels.as_ref()));
-        let (server, keys, client) = (server.clone(), keys.clone(), author.client().into());
-        let shared = Arc::new(Shared { server, link, keys, client, channels, desk, ears });
+        let link =
+            Link::with_pushes(server.clone(), listener(&waiters, &subscription, channels.as_ref()));
+        let (server, keys, client) = (server.clone(), keys.clone(), writer.client().into());
+        let shared =
+            Arc::new(Shared { server, link, keys, client, channels, waiters, subscription });
         Inbox { shared, task: Mutex::default(), closed: AtomicBool::new(false) }
     }
 
-    /// Makes sure that we are told of everything before anybody waits, where one channel is enough for
-    /// that: a holder is told there what becomes of its lock.
+    /// Subscribes before any claim waits, if one channel is enough for all: a holder is notified there about
+    /// its lock.
     pub(crate) fn listen_early(&self) {
-        if self.shared.channels.is_none() && !self.hears(NO_SLOT) {
+        if self.shared.channels.is_none() && !self.is_subscribed(NO_SLOT) {
             self.keep_up();
         }
     }
 
-    /// Makes sure that we are told of turns in `slot`.
+    /// Makes sure that we are notified of grants in `slot`.
     pub(crate) fn listen(&self, slot: u16) {
         if let Some(channels) = &self.shared.channels {
             channels.want(slot, self.shared.server.clock().now());
@@ -125,7 +129,7 @@ impl Inbox {
         self.keep_up();
     }
 
-    /// Makes sure that somebody keeps the connection up. Whoever never waits needs none.
+    /// Makes sure that a task keeps the connection up. A process that never waits needs none.
     fn keep_up(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = task.as_ref().is_some_and(|task| !task.is_finished());
@@ -136,42 +140,43 @@ impl Inbox {
         }
     }
 
-    /// Makes sure that we know of those who wait for what we have held since `since`.
-    pub(crate) fn heed(&self, since: Time) {
+    /// Makes sure that we know the waiters for a lock that we have held since `since`.
+    pub(crate) fn watch_contention(&self, since: Time) {
         self.keep_up();
-        let ears = &self.shared.ears;
-        if ears.opened().is_some_and(|at| at <= since) {
+        let subscription = &self.shared.subscription;
+        if subscription.opened().is_some_and(|at| at <= since) {
             return;
         }
-        ears.missed.store(true, Ordering::SeqCst);
-        if ears.open.borrow().is_some() {
+        subscription.missed.store(true, Ordering::SeqCst);
+        if subscription.open.borrow().is_some() {
             self.shared.catch_up();
         }
     }
 
-    /// Whether a turn in `slot` would be told to us, by the server that commands go to.
-    pub(crate) fn hears(&self, slot: u16) -> bool {
-        self.shared.ears.heard.load(Ordering::Acquire) == self.shared.server.turn() + 1
+    /// Whether we would be notified of a grant in `slot`, by the server that commands go to.
+    pub(crate) fn is_subscribed(&self, slot: u16) -> bool {
+        self.shared.subscription.subscribed_epoch.load(Ordering::Acquire)
+            == self.shared.server.epoch() + 1
             && self.shared.channels.as_ref().is_none_or(|channels| channels.has(slot))
     }
 
-    /// Waits until it would.
-    pub(crate) async fn heard(&self, slot: u16) {
-        let mut changes = self.shared.ears.open.subscribe();
-        while !self.hears(slot) && changes.changed().await.is_ok() {}
+    /// Waits until `is_subscribed` is true.
+    pub(crate) async fn subscribed(&self, slot: u16) {
+        let mut changes = self.shared.subscription.open.subscribe();
+        while !self.is_subscribed(slot) && changes.changed().await.is_ok() {}
     }
 
-    /// Tells when that has changed.
-    pub(crate) fn hearing(&self, slot: u16) -> Hearing<'_> {
-        let open = self.shared.ears.open.subscribe();
-        Hearing { inbox: self, slot, open, heard: self.hears(slot) }
+    /// Reports changes of `is_subscribed`.
+    pub(crate) fn subscription_changes(&self, slot: u16) -> SubscriptionChanges<'_> {
+        let open = self.shared.subscription.open.subscribe();
+        SubscriptionChanges { inbox: self, slot, open, was_subscribed: self.is_subscribed(slot) }
     }
 
-    pub(crate) fn desk(&self) -> &Desk {
-        &self.shared.desk
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.shared.waiters
     }
 
-    /// Lets go of the connection, for good.
+    /// Closes the connection for good.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -180,26 +185,26 @@ impl Inbox {
     }
 }
 
-/// Whether a turn would be told to us, for one who waits for it.
-pub(crate) struct Hearing<'a> {
+/// Whether a waiter would be notified, and changes of that.
+pub(crate) struct SubscriptionChanges<'a> {
     inbox: &'a Inbox,
     slot: u16,
     open: watch::Receiver<Option<u64>>,
-    heard: bool,
+    was_subscribed: bool,
 }
 
-impl Hearing<'_> {
-    /// Counts changes from here on.
+impl SubscriptionChanges<'_> {
+    /// Counts changes from now on.
     pub(crate) fn begin(&mut self) {
         self.open.mark_unchanged();
-        self.heard = self.inbox.hears(self.slot);
+        self.was_subscribed = self.inbox.is_subscribed(self.slot);
     }
 
-    /// Waits for the next change. Where there are many channels, that another was opened is none.
+    /// Waits for the next change. If there are many channels, the opening of another one does not count.
     pub(crate) async fn changed(&mut self) {
         while self.open.changed().await.is_ok() {
             let one_for_all = self.inbox.shared.channels.is_none();
-            if one_for_all || self.inbox.hears(self.slot) != self.heard {
+            if one_for_all || self.inbox.is_subscribed(self.slot) != self.was_subscribed {
                 return;
             }
         }
@@ -212,56 +217,61 @@ impl Drop for Inbox {
     }
 }
 
-/// What the driver calls for whatever the server says unasked.
-fn listener(desk: &Arc<Desk>, ears: &Arc<Ears>, channels: Option<&Arc<Channels>>) -> Pushes {
-    let (desk, ears, channels) = (desk.clone(), ears.clone(), channels.cloned());
+/// The function that the driver calls for every push of the server.
+fn listener(
+    waiters: &Arc<Waiters>,
+    subscription: &Arc<Subscription>,
+    channels: Option<&Arc<Channels>>,
+) -> Pushes {
+    let (waiters, subscription, channels) =
+        (waiters.clone(), subscription.clone(), channels.cloned());
     let closed_by_us = move |data: &[Value]| match (&channels, data) {
         (Some(channels), [Value::BulkString(name), ..]) => channels.has_left(name),
         _ => true,
     };
     Pushes(Arc::new(move |push: PushInfo| match push.kind {
         PushKind::Message | PushKind::SMessage => {
-            let turn = *ears.open.borrow();
+            let epoch = *subscription.open.borrow();
             if let [_, Value::BulkString(message)] = &push.data[..] {
-                desk.deliver(message, turn);
+                waiters.dispatch(message, epoch);
             }
         }
-        // The slot has left the node. The driver takes this for the reply to whatever was asked last, so
-        // nothing more is to be asked here.
-        PushKind::SUnsubscribe if !closed_by_us(&push.data) => ears.cut.notify_one(),
-        PushKind::Disconnection => ears.cut.notify_one(),
+        // The slot has left the node. The driver takes this push for the reply to the last request, so no
+        // further request may be sent on this connection.
+        PushKind::SUnsubscribe if !closed_by_us(&push.data) => subscription.cut.notify_one(),
+        PushKind::Disconnection => subscription.cut.notify_one(),
         _ => {}
     }))
 }
 
-/// Connects, subscribes, and does so again whenever that is lost.
+/// Connects and subscribes, and does so again after every loss.
 async fn keep_up(shared: Arc<Shared>) {
-    // However this task ends, nobody may rely on what it kept up.
-    let _deaf = Deaf::of(&shared);
-    let mut told = false;
+    // When this task ends, for any reason, the subscription counts as closed.
+    let _unsubscribed = UnsubscribedOnDrop::of(&shared);
+    let mut warned = false;
     loop {
-        let trouble = match shared.subscribe().await {
+        let error = match shared.subscribe().await {
             Ok(live) => {
-                told = false;
+                warned = false;
                 shared.listen(&live).await
             }
-            Err(trouble) => trouble,
+            Err(error) => error,
         };
-        let refused = trouble.cause() == Cause::Refused;
-        if refused && !std::mem::replace(&mut told, true) {
-            tracing::warn!(%trouble, "not allowed to listen: whoever waits asks at its retry interval");
+        let refused = error.cause() == Cause::Refused;
+        if refused && !std::mem::replace(&mut warned, true) {
+            tracing::warn!(%error, "not allowed to subscribe: waiters poll at their retry interval");
         }
         tokio::time::sleep(jittered(if refused { PAUSE_REFUSED } else { PAUSE })).await;
     }
 }
 
 impl Shared {
-    async fn subscribe(&self) -> Result<Arc<Live>, Trouble> {
+    async fn subscribe(&self) -> Result<Arc<Connection>, EngineError> {
         let live = self.link.live().await?;
         if let Some(channels) = &self.channels {
             if !live.has_flags() {
                 let what = "channels with slots came with version 7";
-                return Err(self.link.trouble(Cause::Refused, what));
+                return Err(self.link.error(Cause::Refused, what));
             }
             self.open_missing(&live, channels).await?;
             return Ok(live);
@@ -272,8 +282,12 @@ impl Shared {
         Ok(live)
     }
 
-    /// Opens the channels that are wanted. One that is refused may be another node's.
-    async fn open_missing(&self, live: &Arc<Live>, channels: &Channels) -> Result<(), Trouble> {
+    /// Opens the missing channels. A refused channel may belong to another node.
+    async fn open_missing(
+        &self,
+        live: &Arc<Connection>,
+        channels: &Channels,
+    ) -> Result<(), EngineError> {
         for slot in channels.missing() {
             let name = self.keys.inbox(&self.client, Some(slot));
             let mut subscribe = redis::cmd("SSUBSCRIBE");
@@ -284,18 +298,22 @@ impl Shared {
                 {
                     channels.opened(slot);
                 }
-                Ok(_) => return Err(self.link.out_of_turn(live)),
-                Err(trouble) if trouble.has_moved() => channels.give_up(slot),
-                Err(trouble) => return Err(trouble),
+                Ok(_) => return Err(self.link.desynced(live)),
+                Err(error) if error.has_moved() => channels.give_up(slot),
+                Err(error) => return Err(error),
             }
         }
-        // Whoever waits there looks whether it is heard.
-        self.ears.open.send_modify(|_| ());
+        // Waiters in these slots check again whether they are subscribed.
+        self.subscription.open.send_modify(|_| ());
         Ok(())
     }
 
-    /// Closes those that nobody wants any more.
-    async fn close_idle(&self, live: &Arc<Live>, channels: &Channels) -> Result<(), Trouble> {
+    /// Closes the channels that are no longer needed.
+    async fn close_idle(
+        &self,
+        live: &Arc<Connection>,
+        channels: &Channels,
+    ) -> Result<(), EngineError> {
         for slot in channels.take_idle(self.server.clock().now()) {
             let name = self.keys.inbox(&self.client, Some(slot));
             channels.leave(&name);
@@ -306,7 +324,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until there is a channel to open; for ever where one is enough.
+    /// Waits until there is a channel to open; for ever if there is only one channel.
     async fn wanted(&self) -> &Channels {
         match &self.channels {
             Some(channels) => {
@@ -317,65 +335,65 @@ impl Shared {
         }
     }
 
-    /// Hears what there is to hear until that ends; why it did.
-    async fn listen(&self, live: &Arc<Live>) -> Trouble {
-        let _deaf = Deaf::of(self);
-        self.ears.set(Some(live.turn()));
-        if self.ears.opened().replace(self.server.clock().now()).is_some() {
-            self.ears.missed.store(true, Ordering::SeqCst);
+    /// Keeps the subscription until it ends, and returns the reason.
+    async fn listen(&self, live: &Arc<Connection>) -> EngineError {
+        let _unsubscribed = UnsubscribedOnDrop::of(self);
+        self.subscription.set(Some(live.epoch()));
+        if self.subscription.opened().replace(self.server.clock().now()).is_some() {
+            self.subscription.missed.store(true, Ordering::SeqCst);
         }
         self.catch_up();
         loop {
             tokio::select! {
-                () = self.ears.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
-                () = self.server.left(live.turn()) => {
+                () = self.subscription.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
+                () = self.server.left(live.epoch()) => {
                     return self.link.give_up(live, "another server has become the master");
                 }
                 channels = self.wanted() => {
                     match self.open_missing(live, channels).await {
                         Ok(()) => continue,
-                        Err(trouble) => return self.link.give_up(live, &trouble.to_string()),
+                        Err(error) => return self.link.give_up(live, &error.to_string()),
                     }
                 }
                 () = tokio::time::sleep(PING_EVERY) => {}
             }
             if let Some(channels) = &self.channels
-                && let Err(trouble) = self.close_idle(live, channels).await
+                && let Err(error) = self.close_idle(live, channels).await
             {
-                return trouble;
+                return error;
             }
-            // One that refuses is there, and tells what there is to tell.
+            // A server that refuses a ping is alive and still sends messages.
             match self.link.call(live, redis::cmd("PING")).await {
-                Err(trouble) if !self.is_on(live) => return trouble,
+                Err(error) if !self.is_on(live) => return error,
                 _ => {}
             }
         }
     }
 
-    /// Who came to wait while nobody listened has said so to nobody, and will not again: every lease
-    /// is to look at its flag.
+    /// A claim that came to wait while we were not subscribed could not notify us, and will not try again.
+    /// So every lease must read its flag.
     fn catch_up(&self) {
-        if self.ears.missed.swap(false, Ordering::SeqCst) {
-            self.server.tell(Notice::Reconnected);
+        if self.subscription.missed.swap(false, Ordering::SeqCst) {
+            self.server.notify(Notice::Reconnected);
         }
     }
 
-    /// Whether the connection is still good.
-    fn is_on(&self, live: &Arc<Live>) -> bool {
+    /// Whether the connection is still the link's connection.
+    fn is_on(&self, live: &Arc<Connection>) -> bool {
         self.link.current().is_some_and(|current| Arc::ptr_eq(&current, live))
     }
 }
 
-/// Closes the ears when dropped.
-struct Deaf(Arc<Ears>, Option<Arc<Channels>>);
+/// Marks the subscription as closed when dropped.
+struct UnsubscribedOnDrop(Arc<Subscription>, Option<Arc<Channels>>);
 
-impl Deaf {
+impl UnsubscribedOnDrop {
     fn of(shared: &Shared) -> Self {
-        Deaf(shared.ears.clone(), shared.channels.clone())
+        UnsubscribedOnDrop(shared.subscription.clone(), shared.channels.clone())
     }
 }
 
-impl Drop for Deaf {
+impl Drop for UnsubscribedOnDrop {
     fn drop(&mut self) {
         self.1.iter().for_each(|channels| channels.close_all());
         self.0.set(None);

@@ -1,27 +1,38 @@
-//! From a URL to a `Locker`: the one place that knows all engines.
+//! From a URL to a `Locker`: the only module that knows all engines.
 
-use tenure_core::{Error, FileLocks, Locker, LockerBuilder, Memory, blocking};
+use tenure_core::{Error, Locker, blocking};
 
-use crate::configured::Config;
+use crate::settings::Config;
 
 /// A locker on the engine that `url` names.
 ///
 /// | URL | engine |
 /// |---|---|
-/// | `memory:` | inside this process; `memory:NAME` is a space of its own |
-/// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks; a relative `DIR` is taken from the working directory, and `~` is not expanded |
-/// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server (feature `redis`); `rediss://` is the same with TLS, `redis+unix:///path` goes through a socket, and `valkey` may stand for `redis` in each |
-/// | `redis+sentinel://[user:password@]host[:port][,host…]/service[/db]` | the same on the master that Sentinels name, also after a failover; `redis-sentinel://` and `rediss+sentinel://` alike |
-/// | `redis-cluster://[user:password@]host[:port][,host…]` | the same on a Redis Cluster, found through any of these nodes; `redis+cluster://` and `rediss-cluster://` alike |
-/// | `redis+quorum://[user:password@]host[:port],host[:port],host[:port][/db]` | across machines, by the majority of an odd number of independent Redis servers (feature `redis`); `rediss+quorum://` is the same with TLS, and `?restarted=trusted` counts nodes that have just started |
-/// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster (feature `etcd`); `etcds://` is the same with TLS; what it does not say is taken from the variables that `etcdctl` reads |
+/// | `memory:`, `memory:NAME` | inside this process; each name is a separate space |
+/// | `file:DIR` | across one user's processes on this machine, by the kernel's file locks |
+/// | `redis://[user:password@]host[:port][/db]` | across machines, by a Redis server |
+/// | `redis+sentinel://[user:password@]host[:port][,host…]/service[/db]` | the master that Sentinels name |
+/// | `redis-cluster://[user:password@]host[:port][,host…]` | a Redis Cluster, found through these nodes |
+/// | `redis+quorum://[user:password@]host[:port],host[:port],host[:port][/db]` | independent Redis servers |
+/// | `etcd://[user:password@]host[:port][,host[:port]…]` | across machines, by an etcd cluster |
+///
+/// - `file:`: a relative `DIR` is relative to the working directory, and `~` is not expanded. `file:` alone is
+///   the directory that the command `tenure` uses by default.
+/// - All Redis URLs need the feature `redis`. `rediss://` is the same as `redis://` with TLS,
+///   `redis+unix:///path` uses a socket, and `valkey` can replace `redis` in each.
+/// - `redis+sentinel://` also follows a failover. `redis-sentinel://` and `rediss+sentinel://` are accepted too.
+/// - `redis-cluster://`: `redis+cluster://` and `rediss-cluster://` are accepted too.
+/// - `redis+quorum://` needs a majority of an odd number of independent servers. `rediss+quorum://` is the same
+///   with TLS, and `?restarted=trusted` also counts nodes that have just started.
+/// - `etcd://` needs the feature `etcd`; `etcds://` is the same with TLS. Values that the URL leaves open come
+///   from the variables that `etcdctl` reads.
 ///
 /// # Errors
 ///
-/// [`is_invalid`](Error::is_invalid) for a URL that names no engine,
-/// [`is_refused`](Error::is_refused) for a directory that is not safe to use, a password that is
-/// wrong or a certificate that is not to be trusted, [`is_unavailable`](Error::is_unavailable) for a server that cannot be reached,
-/// [`is_unsupported`](Error::is_unsupported) for one that is too old.
+/// [`is_invalid`](Error::is_invalid) for a URL that names no engine, [`is_refused`](Error::is_refused) for a
+/// directory that is not safe to use, a wrong password or a certificate that cannot be trusted,
+/// [`is_unavailable`](Error::is_unavailable) for a server that cannot be reached,
+/// [`is_unsupported`](Error::is_unsupported) for a server that is too old.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -37,12 +48,11 @@ pub async fn connect(url: &str) -> Result<Locker, Error> {
     Config::default().url(url).connect().await
 }
 
-/// [`tenure::connect`](connect) for code without a runtime. A server is reached when it is first
-/// asked for something.
+/// [`tenure::connect`](connect) for code without a runtime. It connects to a server at the first request.
 ///
 /// # Errors
 ///
-/// Those of [`tenure::connect`](connect); what a server has to say comes with the first lock.
+/// The errors of [`tenure::connect`](connect). Errors of a server come with the first lock.
 ///
 /// ```
 /// let locker = tenure::blocking::connect("memory:")?;
@@ -54,96 +64,10 @@ pub fn connect_blocking(url: &str) -> Result<blocking::Locker, Error> {
     Config::default().url(url).connect_later().map(blocking::Locker::new)
 }
 
-/// The forms of URL that are understood, for messages.
-const EXPECTED: &str = match (cfg!(feature = "redis"), cfg!(feature = "etcd")) {
-    (true, true) => {
-        "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
-         `redis-cluster://HOST,HOST`, `redis+quorum://HOST,HOST,HOST` or `etcd://HOST`"
-    }
-    (true, false) => {
-        "expected `memory:`, `file:DIR`, `redis://HOST`, `redis+sentinel://HOST,HOST/SERVICE`, \
-         `redis-cluster://HOST,HOST` or `redis+quorum://HOST,HOST,HOST`"
-    }
-    (false, true) => "expected `memory:`, `file:DIR` or `etcd://HOST`",
-    (false, false) => "expected `memory:` or `file:DIR`",
-};
-
-#[cfg(feature = "etcd")]
-pub(crate) fn is_etcd(url: &str) -> bool {
-    url.split_once(':').is_some_and(|(scheme, _)| matches!(scheme, "etcd" | "etcds"))
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn is_redis(url: &str) -> bool {
-    const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
-    const FORMS: [&str; 4] = ["", "+unix", "+sentinel", "-sentinel"];
-    let is = |found: &str, scheme: &str, form: &str| found.strip_prefix(scheme) == Some(form);
-    let known =
-        |found| SCHEMES.iter().any(|scheme| FORMS.iter().any(|form| is(found, scheme, form)));
-    url.split_once(':').is_some_and(|(scheme, _)| known(scheme))
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn is_cluster(url: &str) -> bool {
-    const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
-    const FORMS: [&str; 2] = ["-cluster", "+cluster"];
-    let known = |scheme: &str| {
-        FORMS.iter().filter_map(|form| scheme.strip_suffix(form)).any(|one| SCHEMES.contains(&one))
-    };
-    url.split_once(':').is_some_and(|(scheme, _)| known(scheme))
-}
-
-/// Any of them.
-#[cfg(feature = "redis")]
-pub(crate) fn is_any_redis(url: &str) -> bool {
-    is_redis(url) || is_cluster(url) || is_quorum(url)
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn is_quorum(url: &str) -> bool {
-    const SCHEMES: [&str; 4] = ["redis+quorum", "rediss+quorum", "valkey+quorum", "valkeys+quorum"];
-    url.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
-}
-
-/// Those inside this program.
-pub(crate) fn embedded(url: &str) -> Result<LockerBuilder, Error> {
-    match url.split_once(':') {
-        Some(("memory", name)) => Ok(Locker::builder(Memory::space(name))),
-        Some(("file", dir)) => open_dir(dir),
-        Some((scheme, _)) => Err(unknown(scheme)),
-        None => Err(Error::invalid(format!("invalid url `{url}`: it names no engine, {EXPECTED}"))),
-    }
-}
-
-fn open_dir(dir: &str) -> Result<LockerBuilder, Error> {
-    FileLocks::open(named(dir)?).map(Locker::builder)
-}
-
-/// The directory, as the rest of a URL names it.
-fn named(dir: &str) -> Result<&str, Error> {
-    // `file:///var/locks` is how URLs are usually written; the host must be empty.
-    let dir = dir.strip_prefix("//").unwrap_or(dir);
-    match dir.is_empty() {
-        true => {
-            Err(Error::invalid("invalid url `file:`: it names no directory, expected `file:DIR`"))
-        }
-        false => Ok(dir),
-    }
-}
-
-/// The directory of a `file:` URL.
-pub(crate) fn dir_of(url: &str) -> Option<Result<&str, Error>> {
-    url.strip_prefix("file:").map(named)
-}
-
-/// Names the scheme only: the rest may hold a password.
-fn unknown(scheme: &str) -> Error {
-    Error::invalid(format!("unknown engine `{scheme}:` in url, {EXPECTED}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engines::expected;
 
     fn open(url: &str) -> Result<Locker, Error> {
         Config::default().url(url).connect_later()
@@ -153,24 +77,24 @@ mod tests {
         open(url).unwrap_err().to_string()
     }
 
-    /// A URL that names no engine is refused, and what may be a password is not repeated.
+    /// A URL that names no engine is refused, and a possible password is not repeated.
     #[test]
     fn t66_bad_urls_are_named_without_secrets() {
         assert_eq!(
             refused("zookeeper://:hunter2@h"),
-            format!("unknown engine `zookeeper:` in url, {EXPECTED}")
+            format!("unknown engine `zookeeper:` in url, {}", expected())
         );
         assert_eq!(
             refused("nothing"),
-            format!("invalid url `nothing`: it names no engine, {EXPECTED}")
+            format!("invalid url `nothing`: it names no engine, {}", expected())
         );
         assert_eq!(
-            refused("file:"),
-            "invalid url `file:`: it names no directory, expected `file:DIR`"
+            refused("file://"),
+            "invalid url `file://`: it names no directory, expected `file:DIR` or `file:`"
         );
     }
 
-    /// t66: a URL of an engine that is known is taken to it, and no password is repeated.
+    /// t66: a Redis URL goes to Redis, and no password is repeated.
     #[cfg(feature = "redis")]
     #[test]
     fn t66_redis_urls_go_to_redis() {
@@ -190,7 +114,7 @@ mod tests {
         }
     }
 
-    /// t66: so is the URL of a Redis Cluster.
+    /// t66: the URL of a Redis Cluster goes to the cluster, and no password is repeated.
     #[cfg(feature = "redis")]
     #[test]
     fn t66_cluster_urls_go_to_the_cluster() {
@@ -201,7 +125,7 @@ mod tests {
         assert!(!other.contains("hunter2"), "{other}");
     }
 
-    /// t66: the same for a cluster of etcd.
+    /// t66: an etcd URL goes to etcd, and no password is repeated.
     #[cfg(feature = "etcd")]
     #[test]
     fn t66_etcd_urls_go_to_etcd() {
@@ -213,7 +137,7 @@ mod tests {
         }
     }
 
-    /// t61, t66: so is the URL of a quorum.
+    /// t61, t66: the URL of a quorum goes to the quorum, and no password is repeated.
     #[cfg(feature = "redis")]
     #[test]
     fn t61_quorum_urls_go_to_the_quorum() {
@@ -223,7 +147,7 @@ mod tests {
         assert!(!even.contains("hunter2"), "{even}");
     }
 
-    /// The same name is the same space, another name another.
+    /// The same name is the same space; another name is another space.
     #[tokio::test]
     async fn memory_names_are_spaces() {
         let (a, same, other) =

@@ -1,11 +1,12 @@
-//! `tenure.toml` and what a locker made of it does.
+//! `tenure.toml`, and the behaviour of a locker that it configures.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tenure::redis::Redis;
 use tenure::{Config, Error, Locker};
 use tenure_testkit::servers::RedisServer;
 
@@ -17,7 +18,7 @@ fn written(text: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// C6: a file that is not there is fine, unless it was named; one that cannot be read is not.
+/// C6: a missing file is no error, unless it was named; an unreadable file is one.
 #[tokio::test]
 async fn c6_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -49,8 +50,8 @@ async fn left(locker: &Locker, id: u64) -> Result<Duration, Error> {
     Ok(held.remaining())
 }
 
-/// C6: `driver = "redis"` goes where `[redis]` says, under the prefix of `[lock]`; the defaults
-/// hold for plain locks and for `#[lock]`.
+/// C6: `driver = "redis"` uses the server of `[redis]` and the prefix of `[lock]`; the defaults apply to
+/// plain locks and to `#[lock]`.
 #[tokio::test]
 async fn c6_a_locker_by_file() {
     let server = RedisServer::start();
@@ -68,7 +69,7 @@ async fn c6_a_locker_by_file() {
     guard.release().await.unwrap();
 }
 
-/// C6: a URL is stronger than the address in `[redis]`; what else stands there goes for it too.
+/// C6: a URL is stronger than the address in `[redis]`; the other fields of `[redis]` still apply.
 #[tokio::test]
 async fn c6_url_and_section() {
     let server = RedisServer::start();
@@ -79,11 +80,102 @@ async fn c6_url_and_section() {
     drop(guard);
 }
 
+/// C6: `unavailable_after` of the configuration ends a long wait for a server that cannot be reached.
+#[tokio::test]
+async fn c6_unavailable_after_is_configured() {
+    let server = RedisServer::start();
+    server.kill();
+    let (url, toml) = (server.url(), "wait = '60s'\nunavailable_after = '300ms'");
+    let (_dir, path) = written(&format!("[lock]\nurl = '{url}'\n{toml}"));
+    let locker = Config::read_file(path).unwrap().connect_later().unwrap();
+    let started = std::time::Instant::now();
+    assert!(locker.lock("k").await.unwrap_err().is_unavailable());
+    assert!(started.elapsed() < Duration::from_secs(5), "after {:?}", started.elapsed());
+}
+
+/// C6: `flush_timeout` of the configuration is how long the drop of the last locker waits for a release that a
+/// silent server does not answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn c6_flush_timeout_is_configured() {
+    let server = RedisServer::start();
+    let (_dir, path) =
+        written(&format!("[lock]\nurl = '{}'\nflush_timeout = '1500ms'", server.url()));
+    let locker = Config::read_file(path).unwrap().connect().await.unwrap();
+    let guard = locker.lock("k").await.unwrap();
+    server.pause();
+    drop(guard);
+    let waited = std::thread::spawn(move || {
+        let started = std::time::Instant::now();
+        drop(locker);
+        started.elapsed()
+    });
+    let waited = waited.join().unwrap();
+    server.go_on();
+    assert!(waited > Duration::from_millis(1_400), "{waited:?}");
+    assert!(waited < Duration::from_secs(4), "{waited:?}");
+}
+
 /// C6: with the watchdog off a lock ends with its ttl.
 #[tokio::test]
 async fn c6_watchdog_off() {
-    let (_dir, path) = written("[lock]\nurl = 'memory:dog'\nwatchdog = false\nttl = 1000");
+    let (_dir, path) = written("[lock]\nurl = 'memory:dog'\nwatchdog = false\nttl = '1s'");
     let locker = Config::read_file(path).unwrap().connect().await.unwrap();
     let guard = locker.lock("k").await.unwrap();
     tenure_testkit::wait::within("the end of the ttl", guard.lost()).await;
+}
+
+/// Time-outs of more than 8 s together need a ttl of twice their sum; the message names both fields and their
+/// file.
+#[tokio::test]
+async fn long_time_outs_need_a_long_ttl() {
+    let server = RedisServer::start();
+    let config = |ttl: &str| {
+        let port = server.port();
+        let (dir, path) = written(&format!(
+            "[lock]\nttl = '{ttl}'\n[redis]\nhost = '127.0.0.1'\nport = {port}\ntimeout = '10s'"
+        ));
+        (dir, path.display().to_string(), Config::read_file(path).unwrap())
+    };
+    let (_dir, path, short) = config("39s");
+    assert_eq!(
+        short.connect().await.unwrap_err().to_string(),
+        format!(
+            "`lock.ttl` in `{path}`, `redis.timeout` in `{path}`: ttl (39s) must be at least twice the \
+             time-outs of `redis`, connect_timeout plus response_timeout (20s)"
+        )
+    );
+    let (_dir, _, long) = config("40s");
+    let guard = long.connect().await.unwrap().lock("k").await.unwrap();
+    guard.release().await.unwrap();
+}
+
+/// A reply within a long time-out counts, also after the ten seconds that core waits by default.
+#[tokio::test]
+async fn a_long_time_out_is_waited_for() {
+    let server = RedisServer::start();
+    let redis = Redis::builder(&server.url()).response_timeout(Duration::from_secs(28));
+    let redis = redis.connect().await.unwrap();
+    let locker = Locker::builder(redis).ttl(Duration::from_secs(60)).build().unwrap();
+    locker.lock("warm").await.unwrap().release().await.unwrap();
+    server.pause();
+    let asked = tokio::spawn(locker.try_lock("k").into_future());
+    tenure_testkit::wait::lapse(Duration::from_secs(11)).await;
+    assert!(!asked.is_finished(), "core has given up");
+    server.go_on();
+    let guard = tenure_testkit::wait::within("the answer", asked).await.unwrap().unwrap();
+    guard.expect("it is free").release().await.unwrap();
+}
+
+/// A program can start while its server is down, and can lock as soon as the server is up.
+#[tokio::test]
+async fn connect_later_starts_without_a_server() {
+    let server = RedisServer::start();
+    server.kill();
+    let config = Config::default().url(server.url());
+    assert!(config.connect().await.unwrap_err().is_unavailable());
+    let locker = config.connect_later().unwrap();
+    assert!(locker.try_lock("k").await.unwrap_err().is_unavailable());
+    server.restart();
+    let locked = || async { locker.try_lock("k").await.is_ok_and(|guard| guard.is_some()) };
+    tenure_testkit::wait::eventually("a lock", locked).await;
 }

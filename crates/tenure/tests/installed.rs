@@ -1,4 +1,4 @@
-//! The locker of the process. One test, since there is one process.
+//! The locker of the process. Only one test, because there is one process.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -9,7 +9,8 @@ async fn pay(id: u64) -> Result<u64, Error> {
     Ok(id)
 }
 
-/// E1: without a locker a function errs, and says what to do; with one it runs; a second is refused.
+/// E1: without a locker a function returns an error with advice; with one it runs; a second locker is
+/// refused.
 #[tokio::test]
 async fn e1_the_locker_of_the_process() {
     let error = pay(1).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What logs and metrics say of a `#[lock]` function. One test, since both are installed once per process.
+//! Logs and metrics of a `#[lock]` function. Only one test, because both are installed once per process.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -20,8 +20,8 @@ async fn by_name(locker: &Locker, id: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// E1, E5: the template is the label of metrics and of the span, or the name that was given instead;
-/// the key is in the span and no label.
+/// E1, E5: the label of metrics and of the span is the template, or the name that replaces it. The key is in
+/// the span and is no label.
 #[tokio::test]
 async fn e5_the_template_is_the_label() {
     let (recorder, log) = (DebuggingRecorder::new(), Log::default());

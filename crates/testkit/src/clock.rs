@@ -1,7 +1,7 @@
-//! A program with a wall clock of its own, which can be set while it runs.
+//! A program with its own wall clock, which a test can set while the program runs.
 //!
-//! Debian's `faketime` library shifts what the program reads by what a file says. Its monotonic
-//! clocks stay real: it is the wall clock that administrators and time servers set.
+//! Debian's `faketime` library shifts the time that the program reads by an offset from a file. Monotonic
+//! clocks stay real, because administrators and time servers set only the wall clock.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub struct WallClock(PathBuf);
 
 impl WallClock {
-    /// A clock kept in the file at `path`, right for now.
+    /// A clock in the file at `path`, without an offset at first.
     ///
     /// # Panics
     ///
@@ -23,37 +23,37 @@ impl WallClock {
         clock
     }
 
-    /// Sets it to so much before or after the real one: `+1h`, `-60s`.
+    /// Sets the clock to an offset from the real one, such as `+1h` or `-60s`.
     ///
     /// # Panics
     ///
     /// If the file cannot be written.
     pub fn set(&self, offset: &str) {
-        // Renamed into place: the program may look at any moment, and must not find half of it.
+        // Write and rename, because the program may read the file at any moment and must not see half of it.
         let new = self.0.with_extension("new");
         std::fs::write(&new, format!("{offset}\n")).expect("the clock can be set");
         std::fs::rename(&new, &self.0).expect("the clock can be set");
     }
 
-    /// Makes `command` go by this clock.
+    /// Makes `command` use this clock.
     ///
     /// # Panics
     ///
-    /// If the library is not there.
+    /// If the library is not installed.
     pub fn drive(&self, command: &mut Command) {
-        // The C library's allocator before the program's own: jemalloc, which Redis has, asks for the
-        // time while the shim is being set up, and neither gets any further.
+        // Load the C library's allocator before the program's own. Redis has jemalloc, which asks for the
+        // time while the shim is being set up, and then both are stuck.
         let preload = shim() + " libc.so.6";
         command.env("LD_PRELOAD", preload).env("FAKETIME_TIMESTAMP_FILE", &self.0);
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_NO_CACHE", "1");
     }
 }
 
-/// Where distributions put the library, below a directory of the machine's kind or not.
+/// Where distributions install the library: here, or in a subdirectory named after the architecture.
 const PLACES: [&str; 4] = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"];
 
-/// The library. Looked for, and not asked of the `faketime` command: that one leaves two files in
-/// shared memory with each call, named by its process id, and fails when an id comes again.
+/// The path of the library. We search for it and do not ask the `faketime` command: each call of that command
+/// leaves two files in shared memory, named by its process id, and fails when a process id is used again.
 fn shim() -> String {
     static SHIM: OnceLock<String> = OnceLock::new();
     SHIM.get_or_init(|| {
@@ -66,7 +66,7 @@ fn shim() -> String {
     .clone()
 }
 
-/// The directory itself, and those in it.
+/// The directory itself and its entries.
 fn below(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     std::iter::once(dir.to_owned()).chain(entries.map(|entry| entry.path())).collect()

@@ -1,17 +1,16 @@
 //! What happened in a run, as each claimant saw it.
 //!
-//! In: events from tasks and processes of one host. Out: one list in the order of time, for
-//! `judge.rs`.
+//! In: events from tasks and processes of one host. Out: one list, ordered by time, for the module `judge`.
 //!
-//! A record is a line of JSON. Several processes write to files of their own, each line in one
-//! `write`, so that a killed process has left everything it knew; [`read_dir`] merges them. Times
-//! are the host's boot-time nanoseconds, which all of its processes share.
+//! A record is one line of JSON. Each process writes its own file, and each line in one `write`, so that
+//! nothing is missing after a kill; [`read_dir`] merges the files. Times are nanoseconds of the host's
+//! boot-time clock, which all its processes share.
 //!
 //! # When to read the clock
 //!
-//! So that a judge never accuses the innocent, a claim counts from *before* it is sent, a grant from
-//! *after* it was reported, a release and a kill from *before* they are called. [`Recorder::note`]
-//! reads the clock and writes before it returns, so call it in that order.
+//! The judge must never report a false overlap. So a claim counts from *before* it is sent, a grant from
+//! *after* it was reported, a release and a kill from *before* they are called. [`Recorder::note`] reads the
+//! clock and writes before it returns, so call it in that order.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,66 +19,88 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tenure_core::Mode;
 use tenure_core::time::{Clock, Time};
 
-/// One thing that happened.
+/// One event with its time, owner, claim and key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// When, in nanoseconds of the host's boot-time clock.
+    /// The time, in nanoseconds of the host's boot-time clock.
     pub at: u64,
-    /// Who: `process/task`, different for each claimant; claimants with one name are one owner.
+    /// The claimant as `process/task`. Claimants with the same name count as one owner.
     pub owner: String,
-    /// Which of the owner's claims.
+    /// The number of the claim among those of its owner.
     pub claim: u64,
-    /// The lock.
+    /// The key of the lock.
     pub key: String,
-    /// What.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What can happen to a claim.
+/// An event in the life of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// It is about to be sent.
-    Asked,
-    /// The caller has its guard.
+    /// The claim is about to be sent.
+    Asked {
+        /// How the key is asked for.
+        #[serde(default, with = "JsonMode")]
+        mode: Mode,
+    },
+    /// The caller has received its guard.
     Granted {
-        /// The fence it carries.
+        /// The fence of the grant.
         fence: u64,
-        /// Until when it may be relied on, as of now.
+        /// The end of the lease's validity, as known at the time of the grant.
         valid_until: u64,
+        /// The slot of a numbered permit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot: Option<u32>,
     },
-    /// The holder looked: it may be relied on until a later moment.
+    /// The holder has read the end of the lease's validity again.
     Extended {
-        /// The new end.
+        /// The end of the lease's validity at that time.
         valid_until: u64,
     },
-    /// It is about to be released.
+    /// The lock is about to be released.
     ReleaseCalled {
-        /// Until when it could have been relied on.
+        /// The end of the lease's validity at that time.
         valid_until: u64,
     },
     /// The server confirmed the release.
     Released,
-    /// The holder was told that it is lost.
+    /// The holder was notified that the lock is lost.
     Lost {
-        /// Why.
+        /// The reason.
         loss: String,
     },
-    /// It ended without a grant.
+    /// The claim ended without a grant.
     GaveUp {
-        /// Why.
+        /// The error, or the reason.
         error: String,
     },
-    /// A fault: the server was made to forget the lock. `owner` is whoever did it.
+    /// A fault: a test deleted the lock on the server. `owner` names the test code that did it.
     TakenAway,
     /// A fault: `owner`, and every owner whose name starts with it and a `/`, is about to be killed.
     Killed,
 }
 
-/// Takes records; cheap to clone and to call, also from async code.
+/// [`Mode`] as JSON. The processes of a shared owner record under one name, so its mode is not needed.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mode", rename_all = "snake_case")]
+enum JsonMode {
+    Exclusive,
+    #[serde(skip)]
+    SharedOwner(Arc<str>),
+    Read,
+    Permits {
+        permits: u32,
+        capacity: u32,
+    },
+}
+
+/// Collects records. Cheap to clone and to call, also from async code.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     clock: Clock,
@@ -93,17 +114,17 @@ enum Sink {
 }
 
 impl Recorder {
-    /// One that keeps its records in memory, dated by the host's clock.
+    /// A recorder that keeps its records in memory, with times of the host's clock.
     pub fn new() -> Self {
         Self::with_clock(Clock::system())
     }
 
-    /// One that keeps its records in memory, dated by `clock`.
+    /// A recorder that keeps its records in memory, with times of `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Recorder { clock, sink: Arc::new(Mutex::new(Sink::Memory(Vec::new()))) }
     }
 
-    /// One that appends to the file at `path`, which no other process may write.
+    /// A recorder that appends to the file at `path`. No other process may write to that file.
     ///
     /// # Errors
     ///
@@ -113,11 +134,11 @@ impl Recorder {
         Ok(Recorder { clock: Clock::system(), sink: Arc::new(Mutex::new(Sink::File(file))) })
     }
 
-    /// Records `event` as happening now.
+    /// Records `event` with the current time.
     ///
     /// # Panics
     ///
-    /// If the file cannot be written: a history with holes proves nothing.
+    /// If the file cannot be written: an incomplete history proves nothing.
     pub fn note(&self, owner: &str, claim: u64, key: &str, event: Event) {
         let at = self.clock.now().as_nanos();
         let record = Record { at, owner: owner.into(), claim, key: key.into(), event };
@@ -127,7 +148,7 @@ impl Recorder {
         }
     }
 
-    /// Everything recorded in memory so far; empty for a recorder that writes to a file.
+    /// All records in memory so far; empty for a recorder that writes to a file.
     pub fn history(&self) -> History {
         match &*self.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(records) => History::new(records.clone()),
@@ -135,7 +156,7 @@ impl Recorder {
         }
     }
 
-    /// A claimant who notes under `owner`.
+    /// A claimant that records under the name `owner`.
     pub fn claimant(&self, owner: impl Into<String>) -> Claimant {
         Claimant { recorder: self.clone(), owner: owner.into(), claims: AtomicU64::new(0) }
     }
@@ -147,14 +168,14 @@ impl Default for Recorder {
     }
 }
 
-/// One `write`, so that a kill leaves whole lines.
+/// Appends one line in one `write`, so that a kill leaves only whole lines.
 fn append(file: &mut File, record: &Record) -> io::Result<()> {
     let mut line = serde_json::to_vec(record)?;
     line.push(b'\n');
     file.write_all(&line)
 }
 
-/// Somebody who claims: its owner's name, and a number for each claim.
+/// The name of an owner, and a counter that numbers its claims.
 #[derive(Debug)]
 pub struct Claimant {
     recorder: Recorder,
@@ -163,21 +184,25 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// Its name.
+    /// The owner's name.
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// The same with its claims numbered from `first` on: claimants who share an owner's name must
-    /// not share numbers.
+    /// Numbers the claims from `first` on. Claimants with the same owner name must not share claim numbers.
     #[must_use]
     pub fn numbered(self, first: u64) -> Self {
         self.claims.store(first, Ordering::Relaxed);
         self
     }
 
-    /// Notes that it is about to ask for `key`.
+    /// Records that the claimant is about to ask for `key` alone.
     pub fn asks(&self, key: &str) -> Noted {
+        self.asks_for(key, Mode::Exclusive)
+    }
+
+    /// Records that the claimant is about to ask for `key` in `mode`.
+    pub fn asks_for(&self, key: &str, mode: Mode) -> Noted {
         let claim = self.claims.fetch_add(1, Ordering::Relaxed);
         let noted = Noted {
             recorder: self.recorder.clone(),
@@ -185,12 +210,12 @@ impl Claimant {
             claim,
             key: key.into(),
         };
-        noted.note(Event::Asked);
+        noted.note(Event::Asked { mode });
         noted
     }
 }
 
-/// One claim under observation: tell it what becomes of it.
+/// One claim in the history; its methods record what happens to it.
 #[derive(Clone, Debug)]
 pub struct Noted {
     recorder: Recorder,
@@ -200,38 +225,43 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// `owner/claim`: what tells this claim from all others, to be shown at a server.
+    /// `owner/claim`: a label that identifies this claim, also on the server.
     pub fn label(&self) -> String {
         format!("{}/{}", self.owner, self.claim)
     }
 
-    /// The caller has its guard.
+    /// Records that the caller has received its guard.
     pub fn granted(&self, fence: tenure_core::Fence, valid_until: Time) {
-        let (fence, valid_until) = (fence.get(), valid_until.as_nanos());
-        self.note(Event::Granted { fence, valid_until });
+        self.granted_slot(None, fence, valid_until);
     }
 
-    /// The lease was seen to last until `valid_until`.
+    /// As [`granted`](Self::granted), for a permit that may be numbered.
+    pub fn granted_slot(&self, slot: Option<u32>, fence: tenure_core::Fence, valid_until: Time) {
+        let (fence, valid_until) = (fence.get(), valid_until.as_nanos());
+        self.note(Event::Granted { fence, valid_until, slot });
+    }
+
+    /// Records that the lease is valid until `valid_until`.
     pub fn extended(&self, valid_until: Time) {
         self.note(Event::Extended { valid_until: valid_until.as_nanos() });
     }
 
-    /// The release is about to be called.
+    /// Records that the release is about to be called.
     pub fn release_called(&self, valid_until: Time) {
         self.note(Event::ReleaseCalled { valid_until: valid_until.as_nanos() });
     }
 
-    /// The release is confirmed.
+    /// Records that the server confirmed the release.
     pub fn released(&self) {
         self.note(Event::Released);
     }
 
-    /// The holder was told of a loss.
+    /// Records that the holder was notified of a loss.
     pub fn lost(&self, loss: impl ToString) {
         self.note(Event::Lost { loss: loss.to_string() });
     }
 
-    /// It ended without a grant.
+    /// Records that the claim ended without a grant.
     pub fn gave_up(&self, error: impl ToString) {
         self.note(Event::GaveUp { error: error.to_string() });
     }
@@ -242,16 +272,16 @@ impl Noted {
     }
 }
 
-/// All records of a run, in the order of time.
+/// All records of a run, ordered by time.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: Vec<Record>,
 }
 
 impl History {
-    /// The history of these records, in whatever order they came.
+    /// A history of these records, which may be in any order.
     pub fn new(mut records: Vec<Record>) -> Self {
-        // Stable: what one claimant wrote at one instant stays in its order.
+        // The sort is stable: records of one claimant with the same time keep their order.
         records.sort_by_key(|record| record.at);
         History { records }
     }
@@ -261,7 +291,7 @@ impl History {
         &self.records
     }
 
-    /// Both histories as one.
+    /// Merges both histories.
     #[must_use]
     pub fn merge(mut self, other: History) -> Self {
         self.records.extend(other.records);
@@ -273,12 +303,13 @@ impl History {
 ///
 /// # Errors
 ///
-/// If it cannot be read, or a line other than the last is no record: a kill can tear only the last.
+/// If the file cannot be read, or a line other than the last is not a record: a kill can tear only the last
+/// one.
 pub fn read_file(path: &Path) -> io::Result<History> {
     records(path).map(History::new)
 }
 
-/// Reads and merges every `*.jsonl` of a directory.
+/// Reads and merges every `*.jsonl` file of a directory.
 ///
 /// # Errors
 ///
@@ -320,7 +351,7 @@ mod tests {
         noted.released();
     }
 
-    /// Files of several processes merge into one history in the order of time, losing nothing.
+    /// Files of several processes are merged into one history, ordered by time and complete.
     #[test]
     fn files_are_merged() {
         let dir = tempfile::tempdir().unwrap();
@@ -331,7 +362,7 @@ mod tests {
         assert!(history.records().is_sorted_by_key(|record| record.at));
     }
 
-    /// A line that a kill tore is left out; a torn line in the middle is an error.
+    /// A last line that a kill has torn is ignored; a torn line in the middle is an error.
     #[test]
     fn a_torn_last_line_is_forgiven() {
         let dir = tempfile::tempdir().unwrap();
@@ -344,7 +375,7 @@ mod tests {
         assert!(read_file(&path).is_err());
     }
 
-    /// A record is one line that says everything by name.
+    /// A record is one line of JSON with named fields.
     #[test]
     fn a_record_is_one_line_of_json() {
         let record = Record {
@@ -352,11 +383,28 @@ mod tests {
             owner: "a/0".into(),
             claim: 1,
             key: "k".into(),
-            event: Event::Granted { fence: 9, valid_until: 11 },
+            event: Event::Granted { fence: 9, valid_until: 11, slot: None },
         };
         let line = serde_json::to_string(&record).unwrap();
         let expected = r#"{"at":5,"owner":"a/0","claim":1,"key":"k","event":"granted","fence":9,"valid_until":11}"#;
         assert_eq!(line, expected);
         assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    }
+
+    /// The mode of a claim and the slot of a grant are kept in a file.
+    #[test]
+    fn modes_and_slots_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let claimant = Recorder::append_to(&path).unwrap().claimant("a/0");
+        let modes = [Mode::Exclusive, Mode::Read, Mode::Permits { permits: 1, capacity: 4 }];
+        for mode in modes.clone() {
+            claimant.asks_for("k", mode).granted_slot(Some(2), Fence::from_raw(7), Time::NEVER);
+        }
+        let events: Vec<Event> =
+            read_file(&path).unwrap().records().iter().map(|record| record.event.clone()).collect();
+        let granted = Event::Granted { fence: 7, valid_until: u64::MAX, slot: Some(2) };
+        let expected = modes.map(|mode| [Event::Asked { mode }, granted.clone()]);
+        assert_eq!(events, expected.concat());
     }
 }

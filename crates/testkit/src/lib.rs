@@ -1,14 +1,15 @@
-//! What the tests of tenure share: one suite for every engine, faults, histories and their judge.
+//! The shared test code of tenure: one suite for every engine, faults, histories and their judge.
 //!
-//! - [`mod@conformance`]: what every engine must do, one test per case: [`conformance!`].
-//! - [`meddle`]: a backend in the middle, to count, hold back, break.
-//! - [`process`]: programs that can be stopped, continued and killed; `holder` is the one to run.
-//! - [`history`], [`register`] → [`judge`]: what a run did, and whether it kept the promises.
-//! - [`campaign`]: processes that fight under random faults, and the verdict on them.
-//! - [`seeded`]: bugs made on purpose, each of which the judge must find.
-//! - [`servers`]: real servers, to be stopped, killed and started again, and a proxy in front of them.
-//! - [`clock`]: a program with a wall clock of its own.
-//! - [`wait`], [`dice`]: waiting for a state with a deadline, chance that can be repeated.
+//! - [`mod@conformance`]: the requirements for every engine, one test per case: [`conformance!`].
+//! - [`intercept`]: a wrapper around a backend that counts, delays or breaks its calls.
+//! - [`process`]: programs that can be stopped, continued and killed, such as `holder`.
+//! - [`elections`]: what an observer of an election saw, checked.
+//! - [`history`], [`register`] → [`judge`]: the events of a run, and whether it kept the promises.
+//! - [`campaign`]: processes that compete for locks under random faults, and the verdict on them.
+//! - [`servers`]: real servers that can be stopped, killed and restarted, and a proxy in front of them.
+//! - [`mod@unavailable`]: what every engine must do while its server cannot be reached.
+//! - [`clock`]: a program with its own wall clock.
+//! - [`wait`], [`rng`]: waiting for a state with a deadline, and repeatable random numbers.
 
 #![allow(
     clippy::expect_used,
@@ -19,12 +20,13 @@
 pub mod campaign;
 pub mod clock;
 pub mod conformance;
-pub mod dice;
+pub mod elections;
 pub mod history;
+pub mod intercept;
 pub mod judge;
-pub mod meddle;
 pub mod process;
 pub mod register;
-pub mod seeded;
+pub mod rng;
 pub mod servers;
+pub mod unavailable;
 pub mod wait;

@@ -12,16 +12,16 @@ use rustix::process::WaitIdOptions;
 
 use crate::wait::DEADLINE;
 
-/// A spawned program whose output is read line by line. Killed when dropped.
+/// A spawned program whose output is read line by line. It is killed when dropped.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
     lines: Receiver<String>,
-    /// What has been read already, for the message when a line does not come.
+    /// The last lines that were read, for the message when an expected line does not come.
     seen: VecDeque<String>,
 }
 
-/// How many lines a message shows.
+/// The number of lines that a message shows.
 const SHOWN: usize = 20;
 
 impl Program {
@@ -29,7 +29,7 @@ impl Program {
     ///
     /// # Panics
     ///
-    /// If it cannot be started.
+    /// If the program cannot be started.
     #[track_caller]
     pub fn spawn(command: &mut Command) -> Self {
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -39,7 +39,7 @@ impl Program {
         };
         let stdout = child.stdout.take().expect("piped above");
         let (sender, lines) = channel();
-        // Ends with the pipe, that is with the program.
+        // The thread ends with the pipe, and so with the program.
         std::thread::spawn(move || {
             let lines = BufReader::new(stdout).lines().map_while(Result::ok);
             lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
@@ -47,16 +47,34 @@ impl Program {
         Program { child, lines, seen: VecDeque::new() }
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for a line that starts with `start`, and gives the rest of it.
+    /// Whether this program, and no other, listens on the port.
+    pub fn listens_on(&self, port: u16) -> bool {
+        let proc = format!("/proc/{}", self.pid());
+        let sockets = std::fs::read_to_string(format!("{proc}/net/tcp")).unwrap_or_default();
+        let local = format!(":{port:04X}");
+        // Local address, remote address, state (0A is listening), five more fields, the inode of the socket.
+        let listener = sockets.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let is_port = fields.get(1).is_some_and(|address| address.ends_with(&local));
+            let is_it = is_port && fields.get(3) == Some(&"0A");
+            is_it.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
+        });
+        let Some(listener) = listener else { return false };
+        let files = std::fs::read_dir(format!("{proc}/fd")).into_iter().flatten().flatten();
+        let mut links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        links.any(|link| link.as_os_str() == &*listener)
+    }
+
+    /// Waits for a line that starts with `start`, and returns the rest of the line.
     ///
     /// # Panics
     ///
-    /// If the program ends or [`DEADLINE`] passes first; the message shows its last lines.
+    /// If the program ends or [`DEADLINE`] passes first; the message shows the last lines.
     #[track_caller]
     pub fn wait_for(&mut self, start: &str) -> String {
         let deadline = Instant::now() + DEADLINE;
@@ -72,12 +90,12 @@ impl Program {
         }
     }
 
-    /// The next line; `None` if it ends or [`DEADLINE`] passes first.
+    /// The next line; `None` if the program ends or [`DEADLINE`] passes first.
     pub fn line(&mut self) -> Option<String> {
         self.lines.recv_timeout(DEADLINE).ok()
     }
 
-    /// Forgets the lines that it has printed so far, so that the next one waited for is a new one.
+    /// Skips the lines printed so far, so that the next `wait_for` finds only a new line.
     pub fn forget_lines(&mut self) {
         while let Ok(line) = self.lines.try_recv() {
             self.remember(line);
@@ -100,45 +118,44 @@ impl Program {
         panic!("the program did not say `{start}` {why}; its last lines: {:#?}", self.seen);
     }
 
-    /// Whether it runs (or is stopped).
+    /// Whether the program runs (or is stopped).
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Stops it in its tracks (`SIGSTOP`), and waits until it has stopped or ended: from then on it
-    /// does nothing.
+    /// Stops the program (`SIGSTOP`), and waits until it has stopped or ended: from then on it does nothing.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let id = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         let id = rustix::process::WaitId::Pid(id.expect("a process id fits"));
-        // Looking only: the end is left for `wait` to see.
+        // `NOWAIT` leaves the exit status for `wait`.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let _ = rustix::process::waitid(id, options);
     }
 
-    /// Lets it go on (`SIGCONT`).
+    /// Continues the program (`SIGCONT`).
     pub fn go_on(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Ends it without giving it a say (`SIGKILL`), and waits until it is gone.
+    /// Kills the program (`SIGKILL`), and waits until it has ended.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         let _ = self.child.wait();
     }
 
-    /// Asks it to end (`SIGTERM`).
+    /// Asks the program to end (`SIGTERM`).
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
     }
 
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a process id fits");
-        // It may have ended by itself; that is for the caller to find out.
+        // The program may have ended already; the caller has to check that.
         let _ = kill(Pid::from_raw(pid), signal);
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     ///
     /// # Panics
     ///
@@ -156,7 +173,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Our child, and not waited for yet, so the id is still its own.
+        // The program is our child and not reaped yet, so the process id still belongs to it.
         if self.is_running() {
             self.kill();
         }
@@ -171,7 +188,7 @@ mod tests {
         Program::spawn(Command::new("sh").args(["-c", script]))
     }
 
-    /// A line can be waited for, and the program's end.
+    /// A test can wait for a line and for the program's end.
     #[test]
     fn lines_and_end() {
         let mut program = shell("echo one; echo two 2; exit 3");
@@ -179,14 +196,14 @@ mod tests {
         assert_eq!(program.wait().code(), Some(3));
     }
 
-    /// A line that does not come fails with what came instead.
+    /// If an expected line does not come, the panic message names it.
     #[test]
     #[should_panic(expected = "the program did not say `two` before it ended")]
     fn a_missing_line_is_named() {
         shell("echo one").wait_for("two");
     }
 
-    /// A stopped program does nothing until it goes on, and a killed one nothing at all.
+    /// A stopped program can be continued, and a killed one has ended.
     #[test]
     fn stop_go_on_kill() {
         let mut program = shell("echo up; while true; do :; done");

@@ -1,11 +1,13 @@
 //! The resource that a lock protects: a number that each holder reads, and writes back one higher.
 //!
-//! Each register has two values side by side: one that refuses stale fences, and its twin that
-//! believes whoever writes. An update is lost when a write was accepted and the number did not rise
-//! by it. The first must never lose one; what the second loses is what fencing is worth.
+//! Each register has two values side by side: one that rejects stale fences, and an unfenced twin that
+//! accepts every write. An update is lost when a write was accepted and the number did not rise by it. The
+//! fenced value must never lose an update; the losses of the unfenced twin show what fencing prevents.
 //!
-//! [`Register`] lives in memory and is guarded by [`FenceCheck`]; [`FileRegister`] does the same for
-//! several processes in a file with a kernel lock of its own.
+//! Readers read both values twice. The fenced value must be the same both times, unless the second read is rejected.
+//!
+//! [`Register`] is in memory and uses [`FenceCheck`]; [`FileRegister`] does the same for several processes,
+//! in a file with its own kernel lock.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,19 +18,25 @@ use std::sync::{Mutex, PoisonError};
 
 use tenure_core::{Fence, FenceCheck};
 
-/// What became of the updates of a register.
+/// The counts of a register's updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Writes that the fenced value accepted.
     pub fenced_writes: u64,
-    /// What it stands at.
+    /// The current fenced value.
     pub fenced_value: u64,
-    /// Reads and writes that it refused as stale.
+    /// Reads and writes that the fenced value rejected as stale.
     pub refused: u64,
     /// Writes to the unfenced twin.
     pub plain_writes: u64,
-    /// What it stands at.
+    /// The current value of the unfenced twin.
     pub plain_value: u64,
+    /// Second reads of readers.
+    pub reads: u64,
+    /// Second reads that the fenced value accepted although it had changed since the first.
+    pub fenced_torn: u64,
+    /// Second reads of the unfenced twin that found another value than the first.
+    pub plain_torn: u64,
 }
 
 impl Tally {
@@ -42,7 +50,7 @@ impl Tally {
         self.plain_writes.abs_diff(self.plain_value)
     }
 
-    /// Both tallies as one.
+    /// The sum of both tallies.
     #[must_use]
     pub fn plus(self, other: Tally) -> Tally {
         Tally {
@@ -51,22 +59,25 @@ impl Tally {
             refused: self.refused + other.refused,
             plain_writes: self.plain_writes + other.plain_writes,
             plain_value: self.plain_value + other.plain_value,
+            reads: self.reads + other.reads,
+            fenced_torn: self.fenced_torn + other.fenced_torn,
+            plain_torn: self.plain_torn + other.plain_torn,
         }
     }
 }
 
-/// What a holder read; hand it back to write one more.
+/// The values that a holder has read; pass it to `write` to write one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an update reads first and writes later"]
-pub struct Seen {
+pub struct Reading {
     fence: Fence,
-    /// `None` if the fence was refused.
+    /// `None` if the fence was rejected.
     fenced: Option<u64>,
     plain: u64,
 }
 
-impl Seen {
-    /// Whether the fenced value let us read.
+impl Reading {
+    /// Whether the fenced value accepted the read.
     pub fn was_accepted(&self) -> bool {
         self.fenced.is_some()
     }
@@ -80,24 +91,28 @@ pub struct Register {
 }
 
 impl Register {
-    /// Registers that nobody has touched.
+    /// Registers that are all zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads both values under `fence`. The fence counts from here on: an older holder's write,
-    /// under way already, comes too late.
-    pub fn read(&self, key: &str, fence: Fence) -> Seen {
+    /// Reads both values under `fence`. From now on lower fences are rejected: a write that an older holder
+    /// has under way comes too late.
+    pub fn read(&self, key: &str, fence: Fence) -> Reading {
         let accepted = self.check.accept(key, fence).is_ok();
         self.with(key, |tally| {
             tally.refused += u64::from(!accepted);
-            Seen { fence, fenced: accepted.then_some(tally.fenced_value), plain: tally.plain_value }
+            Reading {
+                fence,
+                fenced: accepted.then_some(tally.fenced_value),
+                plain: tally.plain_value,
+            }
         })
     }
 
-    /// Writes one more than was read. Whether the fenced value took it.
-    pub fn write(&self, key: &str, seen: Seen) -> bool {
-        // The check and the write are one step: both under the lock of the tallies.
+    /// Writes one more than was read. Returns whether the fenced value accepted the write.
+    pub fn write(&self, key: &str, seen: Reading) -> bool {
+        // The check and the write are one step: both happen under the mutex of the tallies.
         self.with(key, |tally| {
             tally.plain_value = seen.plain + 1;
             tally.plain_writes += 1;
@@ -112,7 +127,7 @@ impl Register {
         })
     }
 
-    /// What became of all updates.
+    /// The sum over all keys.
     pub fn tally(&self) -> Tally {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         tallies.values().copied().fold(Tally::default(), Tally::plus)
@@ -124,15 +139,15 @@ impl Register {
     }
 }
 
-/// How many numbers a [`FileRegister`] keeps: the fence and a [`Tally`].
-const FIELDS: usize = 6;
+/// The number of fields in the file of a [`FileRegister`]: two fences and a [`Tally`].
+const FIELDS: usize = 10;
 
-/// One register in a file, for several processes of a machine.
+/// One register in a file, for several processes of one machine.
 #[derive(Debug)]
 pub struct FileRegister(File);
 
 impl FileRegister {
-    /// The register at `path`, made if it is not there.
+    /// Opens the register at `path`, and creates it if it does not exist.
     ///
     /// # Errors
     ///
@@ -148,14 +163,37 @@ impl FileRegister {
     /// # Errors
     ///
     /// If the file cannot be read.
-    pub fn read(&self, fence: Fence) -> io::Result<Seen> {
+    pub fn read(&self, fence: Fence) -> io::Result<Reading> {
         self.with(|state| {
             let accepted = state.accept(fence);
-            Seen {
-                fence,
-                fenced: accepted.then_some(state.tally.fenced_value),
-                plain: state.tally.plain_value,
-            }
+            state.reading(fence, accepted)
+        })
+    }
+
+    /// The first read of a reader. From now on writes with a lower fence are rejected, but no other readers are.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn read_shared(&self, fence: Fence) -> io::Result<Reading> {
+        self.with(|state| {
+            let accepted = state.accept_read(fence);
+            state.reading(fence, accepted)
+        })
+    }
+
+    /// The second read of the same reader. Counts whether the values have changed.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read.
+    pub fn read_again(&self, first: Reading) -> io::Result<()> {
+        self.with(|state| {
+            let accepted = state.accept_read(first.fence) && first.was_accepted();
+            let second = state.reading(first.fence, accepted);
+            state.tally.reads += 1;
+            state.tally.fenced_torn += u64::from(accepted && second.fenced != first.fenced);
+            state.tally.plain_torn += u64::from(second.plain != first.plain);
         })
     }
 
@@ -164,7 +202,7 @@ impl FileRegister {
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub fn write(&self, seen: Seen) -> io::Result<bool> {
+    pub fn write(&self, seen: Reading) -> io::Result<bool> {
         self.with(|state| {
             state.tally.plain_value = seen.plain + 1;
             state.tally.plain_writes += 1;
@@ -177,7 +215,7 @@ impl FileRegister {
         })
     }
 
-    /// What became of all updates.
+    /// The counts of all updates.
     ///
     /// # Errors
     ///
@@ -186,8 +224,8 @@ impl FileRegister {
         self.with(|state| state.tally)
     }
 
-    /// Changes the state under the file's own lock, in one `pwrite`: a kill leaves the old state or
-    /// the new one.
+    /// Changes the state under the file's own lock, in one `pwrite`: a kill leaves either the old or the new
+    /// state.
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> io::Result<T> {
         self.0.lock()?;
         let mut state = State::read(&self.0)?;
@@ -200,21 +238,41 @@ impl FileRegister {
 
 #[derive(Default)]
 struct State {
-    /// The highest fence seen; zero at first.
-    fence: u64,
+    /// The highest fence of a writer; zero at first.
+    written: u64,
+    /// The highest fence of a reader.
+    read: u64,
     tally: Tally,
 }
 
 impl State {
-    /// The comparison of [`FenceCheck`], on a number in a file.
+    /// The same comparison as [`FenceCheck::accept`], on numbers in a file.
     fn accept(&mut self, fence: Fence) -> bool {
-        let accepted = fence.get() >= self.fence && fence != Fence::NONE;
+        let accepted = self.count(fence, self.written.max(self.read));
         if accepted {
-            self.fence = fence.get();
-        } else {
-            self.tally.refused += 1;
+            self.written = fence.get();
         }
         accepted
+    }
+
+    /// The same comparison as [`FenceCheck::accept_read`].
+    fn accept_read(&mut self, fence: Fence) -> bool {
+        let accepted = self.count(fence, self.written);
+        if accepted {
+            self.read = self.read.max(fence.get());
+        }
+        accepted
+    }
+
+    fn count(&mut self, fence: Fence, lowest: u64) -> bool {
+        let accepted = fence.get() >= lowest && fence != Fence::NONE;
+        self.tally.refused += u64::from(!accepted);
+        accepted
+    }
+
+    fn reading(&self, fence: Fence, accepted: bool) -> Reading {
+        let (fenced, plain) = (self.tally.fenced_value, self.tally.plain_value);
+        Reading { fence, fenced: accepted.then_some(fenced), plain }
     }
 
     fn read(file: &File) -> io::Result<Self> {
@@ -227,16 +285,28 @@ impl State {
         for (number, chunk) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
             *number = u64::from_be_bytes(chunk.try_into().expect("eight bytes"));
         }
-        let [fence, fenced_writes, fenced_value, refused, plain_writes, plain_value] = numbers;
-        let tally = Tally { fenced_writes, fenced_value, refused, plain_writes, plain_value };
-        Ok(State { fence, tally })
+        let [written, read, numbers @ ..] = numbers;
+        let [fenced_writes, fenced_value, refused, plain_writes, plain_value, rest @ ..] = numbers;
+        let [reads, fenced_torn, plain_torn] = rest;
+        let tally = Tally {
+            fenced_writes,
+            fenced_value,
+            refused,
+            plain_writes,
+            plain_value,
+            reads,
+            fenced_torn,
+            plain_torn,
+        };
+        Ok(State { written, read, tally })
     }
 
     fn write(&self, file: &File) -> io::Result<()> {
         let t = &self.tally;
-        let numbers =
-            [self.fence, t.fenced_writes, t.fenced_value, t.refused, t.plain_writes, t.plain_value];
-        file.write_all_at(&numbers.map(u64::to_be_bytes).concat(), 0)
+        let fenced = [self.written, self.read, t.fenced_writes, t.fenced_value, t.refused];
+        let others = [t.plain_writes, t.plain_value, t.reads, t.fenced_torn, t.plain_torn];
+        let bytes = [fenced, others].concat().into_iter().flat_map(u64::to_be_bytes);
+        file.write_all_at(&bytes.collect::<Vec<u8>>(), 0)
     }
 }
 
@@ -247,7 +317,8 @@ mod tests {
     const OLD: Fence = Fence::from_raw(7);
     const NEW: Fence = Fence::from_raw(8);
 
-    /// t25: an old holder's write after a new holder's read is refused, and only the twin loses.
+    /// t25: an old holder's write after a new holder's read is rejected; only the unfenced twin loses an
+    /// update.
     #[test]
     fn t25_the_stale_write_is_refused() {
         let register = Register::new();
@@ -259,7 +330,7 @@ mod tests {
         assert_eq!((tally.fenced_lost(), tally.plain_lost(), tally.refused), (0, 1, 1));
     }
 
-    /// Two holders with one fence are both believed: the fenced value loses an update too.
+    /// Two holders with the same fence are both accepted: the fenced value loses an update too.
     #[test]
     fn a_repeated_fence_loses_an_update() {
         let register = Register::new();
@@ -268,7 +339,39 @@ mod tests {
         assert_eq!(register.tally().fenced_lost(), 1);
     }
 
-    /// The register in a file does the same, also when opened twice.
+    /// t71, t72: a reader that a newer writer has come after is rejected, and so is a writer that a newer reader has
+    /// come after. Only the unfenced twin changes under a reader.
+    #[test]
+    fn t71_t72_readers_see_one_value() {
+        let dir = tempfile::tempdir().unwrap();
+        let register = FileRegister::open(&dir.path().join("register")).unwrap();
+        let stale = register.read(OLD).unwrap();
+        let reader = register.read_shared(NEW).unwrap();
+        let beside = register.read_shared(OLD).unwrap();
+        assert!(reader.was_accepted() && beside.was_accepted(), "readers do not reject each other");
+        assert!(!register.write(stale).unwrap(), "a reader came after it");
+        register.read_again(reader).unwrap();
+        let later = register.read(Fence::from_raw(9)).unwrap();
+        assert!(register.write(later).unwrap());
+        register.read_again(reader).unwrap();
+        let tally = register.tally().unwrap();
+        assert_eq!((tally.reads, tally.fenced_torn, tally.plain_torn), (2, 0, 2));
+        assert_eq!(tally.refused, 2, "the stale writer, and the reader's last read");
+    }
+
+    /// A reader and a writer with one fence are both accepted: the value changes under the reader.
+    #[test]
+    fn a_fence_of_reader_and_writer_tears_a_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let register = FileRegister::open(&dir.path().join("register")).unwrap();
+        let reader = register.read_shared(NEW).unwrap();
+        let writer = register.read(NEW).unwrap();
+        assert!(register.write(writer).unwrap());
+        register.read_again(reader).unwrap();
+        assert_eq!(register.tally().unwrap().fenced_torn, 1);
+    }
+
+    /// The register in a file does the same, also when it is opened twice.
     #[test]
     fn t25_the_file_register_refuses_the_stale_write() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A job that every instance tries and one runs.
+//! A job that every instance tries to run and one instance runs.
 //!
 //! Start it several times at once, on one machine:
 //!
@@ -6,7 +6,7 @@
 //! for i in 1 2 3; do cargo run -p tenure-examples --bin nightly_job & done; wait
 //! ```
 //!
-//! One instance does the work, the others say who does. Give a URL as the first argument to use
+//! One instance does the work, the others print which one does it. Pass a URL as the first argument to use
 //! another engine.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A directory that all instances of this user meet in.
+/// A directory that all instances of this user share.
 fn default_url() -> String {
     format!("file:{}", tenure::file::default_dir().display())
 }

@@ -1,18 +1,18 @@
-//! Users from a slow database, remembered in Redis: one load for all who ask.
+//! Users from a slow database, cached in Redis: one load for all concurrent requests.
 //!
 //! ```text
 //! cargo run -p tenure-examples --bin user_cache
 //! ```
 //!
-//! A Redis on this machine is enough; `tenure.toml` or `TENURE_REDIS_HOST` names another. Start it
-//! several times at once: one instance loads each user, the others find what it kept.
+//! A Redis on this machine is enough; `tenure.toml` or `TENURE_REDIS_HOST` names another. Start it several
+//! times at once: one instance loads each user, the others find it in the cache.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tenure::Locker;
-use tenure::redis::kv::{Config, Error};
-use tenure::redis::{Kv, KvExt, Redis};
+use tenure::redis::kv::Error;
+use tenure::redis::{Config, Kv, KvExt, Redis};
 use tokio::task::JoinSet;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,21 +42,21 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Business code: takes the interface, and knows no server.
+/// Business code: uses the trait, and does not depend on a server.
 async fn greet(redis: &dyn Kv, locker: &Locker, id: u64) -> Result<String, Error> {
     let (key, ttl) = (format!("user:{id}"), Duration::from_secs(60));
     let user: User = redis.remember(&key, ttl, || load(id)).jitter(0.1).across(locker).await?;
     Ok(format!("hello, {}", user.name))
 }
 
-/// What takes long, and should not be done a hundred times.
+/// Slow work that should not be done a hundred times.
 async fn load(id: u64) -> Result<User, std::io::Error> {
     println!("loading user {id} from the database");
     tokio::time::sleep(Duration::from_millis(300)).await;
     Ok(User { id, name: format!("user number {id}") })
 }
 
-/// Several commands in one round trip, with nobody in between.
+/// Several commands in one round trip, without other commands in between.
 async fn count(redis: &dyn Kv) -> Result<(), Error> {
     let (today, all) = redis
         .pipeline(|p| {
@@ -70,7 +70,7 @@ async fn count(redis: &dyn Kv) -> Result<(), Error> {
     Ok(())
 }
 
-/// A write that only the holder of the lock can do, however late it comes.
+/// A write that only the present holder can do: a late write of an earlier holder is rejected.
 async fn rename(redis: &dyn Kv, locker: &Locker) -> Result<(), Box<dyn std::error::Error>> {
     let first = locker.lock("user:1").await?;
     let stale = first.fence();

@@ -1,4 +1,4 @@
-//! The service `orders`, driven over HTTP: several processes on a real Redis.
+//! The service `orders`, tested over HTTP: several processes on a real Redis.
 
 mod support;
 
@@ -13,8 +13,8 @@ use support::{Bank, Service};
 /// Short, so that a test of a killed instance does not take long.
 const TTL: Duration = Duration::from_secs(3);
 
-/// Of 50 payments for one order at the same time, at three instances, one succeeds and 49 are told that it is busy,
-/// while the one holds on until all of them have been; another order is paid meanwhile. The order is paid once.
+/// Of 50 concurrent payments for one order, at three instances, one succeeds. The other 49 get 409 while the
+/// first one is held up at the bank. Another order is paid meanwhile. The order is paid once.
 #[tokio::test]
 async fn e2_fifty_payments_one_succeeds() {
     let (redis, bank) = (RedisServer::start(), Bank::open().await);
@@ -56,8 +56,8 @@ async fn e2_fifty_payments_one_succeeds() {
     assert!(bank.is_idle().await, "nothing was charged twice");
 }
 
-/// An instance that is killed while it pays an order keeps it closed for what is left of the ttl, and no longer; other
-/// orders are paid at once.
+/// If an instance is killed while it pays an order, the order stays locked for the rest of the ttl, and no
+/// longer. Other orders are paid at once.
 #[tokio::test]
 async fn t32_a_killed_instance_frees_its_orders() {
     let (redis, bank) = (RedisServer::start(), Bank::open().await);
@@ -91,8 +91,8 @@ async fn t32_a_killed_instance_frees_its_orders() {
     paid.await.unwrap();
 }
 
-/// A Redis that is away is no busy lock: 503, and when to come again. An instance that is asked to end does so, and frees what it
-/// holds before.
+/// An unreachable Redis is not a busy lock: 503, with `Retry-After`. An instance that gets SIGTERM finishes
+/// its requests and releases its locks before it ends.
 #[tokio::test]
 async fn e2_no_server_is_503() {
     let (redis, bank) = (RedisServer::start(), Bank::open().await);
@@ -115,7 +115,7 @@ async fn e2_no_server_is_503() {
     );
 }
 
-/// For how long the server will keep a lock if nobody renews it.
+/// How long the server will keep a lock that is not renewed.
 fn lease_left(redis: &RedisServer, key: &str) -> Option<Duration> {
     match redis.client().command(&["PTTL", &format!("tenure:lock:{key}")]) {
         Reply::Int(left) => u64::try_from(left).ok().map(Duration::from_millis),
@@ -123,7 +123,7 @@ fn lease_left(redis: &RedisServer, key: &str) -> Option<Duration> {
     }
 }
 
-/// Who cancels by a `LockLayer` and who pays by `#[lock]` keep out of each other's way: it is one key.
+/// Cancelling by a `LockLayer` and paying by `#[lock]` exclude each other, because they use one key.
 #[tokio::test]
 async fn cancelling_and_paying_exclude_each_other() {
     let bank = Bank::open().await;
@@ -143,9 +143,9 @@ async fn cancelling_and_paying_exclude_each_other() {
     assert_eq!(shop.post("/orders/3/pay").await.status, 404);
     let metrics = shop.get("/metrics").await.body;
     for line in [
-        r#"tenure_lock_acquire_duration_seconds_count{name="order:{order_id}",outcome="acquired"} 4"#,
-        r#"tenure_lock_acquire_duration_seconds_count{name="order:{order_id}",outcome="busy"} 1"#,
-        "tenure_lock_active 0",
+        r#"tenure_lock_acquire_duration_seconds_count{name="order:{order_id}",outcome="acquired",mode="exclusive"} 4"#,
+        r#"tenure_lock_acquire_duration_seconds_count{name="order:{order_id}",outcome="busy",mode="exclusive"} 1"#,
+        r#"tenure_lock_active{name="order:{order_id}",mode="exclusive"} 0"#,
     ] {
         assert!(metrics.contains(line), "no `{line}` in:\n{metrics}");
     }

@@ -1,4 +1,4 @@
-//! Instances of the service, a client that speaks just enough HTTP, and a bank that answers when told to.
+//! Instances of the service, a minimal HTTP client, and a bank that replies on command.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// One of several that share a Redis.
+    /// An instance that shares a Redis with others.
     pub fn start(redis: &RedisServer, bank: &Bank) -> Self {
         Self::launch(
             Command::new(env!("CARGO_BIN_EXE_orders")).env("TENURE_URL", redis.url()),
@@ -27,9 +27,14 @@ impl Service {
         )
     }
 
-    /// One on `memory:`.
+    /// An instance on `memory:`.
     pub fn start_alone(bank: &Bank) -> Self {
-        Self::launch(Command::new(env!("CARGO_BIN_EXE_orders")).env_remove("TENURE_URL"), bank)
+        Self::launch(
+            Command::new(env!("CARGO_BIN_EXE_orders"))
+                .env_remove("TENURE_URL")
+                .env_remove("REDIS_URL"),
+            bank,
+        )
     }
 
     fn launch(command: &mut Command, bank: &Bank) -> Self {
@@ -40,17 +45,17 @@ impl Service {
         Service { program, client: Client { address } }
     }
 
-    /// Ends it without giving it a say.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.program.kill();
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.program.terminate();
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn ended(&mut self) {
         assert!(self.program.wait().success());
     }
@@ -65,13 +70,13 @@ impl Service {
         assert_eq!(placed.status, 200, "{placed:?}");
     }
 
-    /// Not bound to the instance, so that many can be under way.
+    /// The future does not borrow the instance, so that many requests can be in progress.
     pub fn post(&self, path: &str) -> impl Future<Output = Answer> + Send + use<> {
         let (client, path) = (self.client(), path.to_owned());
         async move { client.post(&path).await }
     }
 
-    /// The same at an instance that may not live.
+    /// Like `post`, for an instance that may be dead.
     pub fn try_post(&self, path: &str) -> impl Future<Output = std::io::Result<Answer>> + use<> {
         let (client, path) = (self.client(), path.to_owned());
         async move { client.send("POST", &path, "").await }
@@ -82,7 +87,7 @@ impl Service {
     }
 }
 
-/// One request per connection.
+/// A client with one connection per request.
 #[derive(Clone)]
 pub struct Client {
     address: String,
@@ -127,13 +132,13 @@ impl Answer {
     }
 }
 
-/// Takes charges, and answers each when it is told to.
+/// Receives charges, and replies to each when the test says so.
 pub struct Bank {
     charges: Mutex<UnboundedReceiver<Charge>>,
     address: String,
 }
 
-/// A charge that waits for its answer.
+/// A charge that waits for its reply.
 pub struct Charge {
     stream: TcpStream,
     /// `ORDER CENTS`.
@@ -160,13 +165,13 @@ impl Bank {
         within("a charge", charges.recv()).await.unwrap()
     }
 
-    /// Whether every charge has been looked at.
+    /// Whether the test has received every charge.
     pub async fn is_idle(&self) -> bool {
         self.charges.lock().await.is_empty()
     }
 }
 
-/// Others on the machine may look for what was at this port before: they are not heard.
+/// Ignores other input: other programs on this machine may connect to a port that was theirs before.
 async fn listen(stream: TcpStream, charges: UnboundedSender<Charge>) -> Option<()> {
     let (mut reader, mut line) = (BufReader::new(stream), String::new());
     reader.read_line(&mut line).await.ok()?;

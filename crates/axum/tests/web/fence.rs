@@ -1,4 +1,4 @@
-//! A resource that refuses stale holders by a header (A23).
+//! A resource that rejects stale holders by a header (A23).
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn write(app: &Router, id: u32, fence: Fence) -> Answer {
     send(app, request.body(Body::empty()).unwrap()).await
 }
 
-/// A23: a holder that lost its lock is refused as soon as the next one has been here.
+/// A23: a holder that lost its lock is rejected as soon as the next holder's fence has been seen.
 #[tokio::test]
 async fn a23_a_stale_holder_is_refused() {
     let app = guarded(|| put(async |Fenced(fence): Fenced| fence.to_string()));
@@ -44,7 +44,7 @@ async fn a23_a_stale_holder_is_refused() {
     assert_eq!(write(&app, 2, stale).await.status, StatusCode::OK, "another resource");
 }
 
-/// No fence is told from one that is none.
+/// A missing fence and an invalid one get different responses.
 #[tokio::test]
 async fn a23_a_fence_is_needed() {
     let app = guarded(|| put(async || -> () { panic!("not let through") }));
@@ -62,7 +62,7 @@ async fn a23_a_fence_is_needed() {
     }
 }
 
-/// A23: a number that no engine can have granted yet is refused, and shuts nobody out.
+/// A23: a number that no engine can have granted yet is rejected, and locks out no other client.
 #[tokio::test]
 async fn a23_a_number_out_of_reach_shuts_nobody_out() {
     let app = guarded(|| put(async |_: Fenced| ()));
@@ -74,15 +74,15 @@ async fn a23_a_number_out_of_reach_shuts_nobody_out() {
         let refused = write(&app, 1, Fence::from_raw(number)).await;
         assert_eq!(
             refused.detail(400),
-            "header `fence` is more than a year ahead of the clock here",
+            "header `fence` is more than two days ahead of the clock here",
             "{number}"
         );
     }
     assert_eq!(write(&app, 1, right).await.status, StatusCode::OK);
 }
 
-/// A23: a request that the handler refuses leaves no fence behind. One that fails, panics or is given up does, since it
-/// may have changed something.
+/// A23: a request that the handler rejects does not record its fence. A request that fails, panics or is
+/// cancelled does, since it may have changed something.
 #[tokio::test]
 async fn a23_only_what_may_have_changed_something_counts() {
     let stop = Stop::new();
@@ -119,7 +119,7 @@ async fn a23_only_what_may_have_changed_something_counts() {
     assert_eq!(send(4, 399).await.unwrap(), StatusCode::PRECONDITION_FAILED);
 }
 
-/// A23: a layer that has forgotten a resource refuses the stale holder all the same, and lets the next one in.
+/// A23: for a forgotten resource, the layer still rejects the stale holder, and lets the next one in.
 #[tokio::test]
 async fn a23_a_forgotten_resource_is_guarded() {
     let check = Arc::new(FenceCheck::with_limit(10));
@@ -136,8 +136,8 @@ async fn a23_a_forgotten_resource_is_guarded() {
     assert_eq!(write(&app, 1, Fence::from_raw(301)).await.status, StatusCode::OK);
 }
 
-/// A23: a newer request waits until an older one, let through before, has been handled: so the older cannot
-/// write after it. Others do not wait.
+/// A23: a request with a newer fence waits until an older one, which was let through before, has been
+/// handled. So the older one cannot write after it. Requests for other resources do not wait.
 #[tokio::test]
 async fn a23_check_and_write_are_one() {
     let stop = Stop::new();
@@ -170,7 +170,7 @@ async fn futures_pending<F: Future + Unpin>(future: &mut F) -> bool {
     .await
 }
 
-/// The resource can be named by a closure; `Fenced` without a layer is the application's mistake.
+/// A closure can name the resource. `Fenced` without a layer is a mistake of the application.
 #[tokio::test]
 async fn a23_named_by_a_closure() {
     let layer = FenceLayer::with(Arc::new(FenceCheck::new()), |parts| {

@@ -1,4 +1,4 @@
-//! A client that goes away, or sends slowly, on a real connection.
+//! A client that disconnects, or sends slowly, on a real connection.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use tenure_testkit::wait::{eventually, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::Stop;
+use crate::support::{Stop, patient};
 
-/// A10: a client that goes away while its request is handled takes the handler and the lock with it.
+/// A10: if a client disconnects while its request is handled, the handler is dropped and the lock is
+/// released.
 #[tokio::test]
 async fn a10_a_client_that_goes_away_leaves_no_lock() {
-    let (locker, stop) = (Locker::new(Memory::space("gone")), Stop::new());
+    let (locker, stop) = (patient("gone"), Stop::new());
     let layer = LockLayer::path(&locker, "order:{id}").unwrap();
     let handler = async || {
         let _dropped = Dropped(stop);
@@ -34,8 +35,8 @@ async fn a10_a_client_that_goes_away_leaves_no_lock() {
         .await;
 }
 
-/// A client that does not send its body holds the lock until `max_hold`, and not longer: then it is answered, and the next
-/// client has the lock.
+/// A client that does not send its body holds the lock until `max_hold` and no longer. Then it gets a
+/// response, and the next client acquires the lock.
 #[tokio::test]
 async fn max_hold_bounds_a_slow_sender() {
     let locker = Locker::new(Memory::space("slow"));
@@ -57,7 +58,7 @@ async fn max_hold_bounds_a_slow_sender() {
     assert_eq!(&answer, b"HTTP/1.1 500");
 }
 
-/// Says when the handler is dropped.
+/// Reports to the test that the handler was dropped.
 struct Dropped(&'static Stop);
 
 impl Drop for Dropped {

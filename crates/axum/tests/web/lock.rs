@@ -1,19 +1,21 @@
-//! A lock round a handler.
+//! A lock around a handler.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::Path;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use axum::routing::{any, post as posted};
-use tenure::axum::{LockLayer, Locked, Problem};
+use tenure::axum::{FenceLayer, LockLayer, Locked, LostLate, Problem};
 use tenure::{Locker, Memory};
 use tenure_testkit::wait::{eventually, within};
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt};
 
-use crate::support::{Stop, post, send};
+use crate::problem::Log;
+use crate::support::{Stop, patient, post, send};
 
 /// `/orders/{id}`, under a lock, with a handler that stops at `stop`.
 fn orders(locker: &Locker, stop: &'static Stop) -> Router {
@@ -26,8 +28,8 @@ fn orders(locker: &Locker, stop: &'static Stop) -> Router {
     Router::new().route("/orders/{id}", posted(handler).layer(layer))
 }
 
-/// E2: while one request has the lock, another is answered 409 with a body and `Retry-After`; other keys
-/// are not disturbed; when the first has answered, the lock is free.
+/// E2: while one request holds the lock, another gets 409 with a body and `Retry-After`. Other keys are not
+/// affected. After the first response the lock is free.
 #[tokio::test]
 async fn e2_one_at_a_time() {
     let (locker, stop) = (Locker::new(Memory::space("one-at-a-time")), Stop::new());
@@ -53,7 +55,25 @@ async fn e2_one_at_a_time() {
     assert!(locker.inspect("order:1").await.unwrap().is_none(), "free when it has answered");
 }
 
-/// With a wait, the second request has its turn after the first, and a higher fence.
+/// A11: a response that is complete when the loss is found is sent, and is marked: its work is done.
+#[tokio::test]
+async fn a11_a_late_loss_keeps_the_response() {
+    let server = Memory::space("axum-late");
+    let layer = LockLayer::path(&Locker::new(server.clone()), "order:{id}").unwrap();
+    let pay = posted(async move || {
+        server.expire("order:1").unwrap(); // the last step; only the release finds out
+        (StatusCode::CREATED, "receipt")
+    });
+    let app = Router::new().route("/orders/{id}", pay.layer(layer));
+    let request = Request::post("/orders/1").body(Body::empty()).unwrap();
+    let response = within("a response", app.clone().oneshot(request)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let LostLate(error) = response.extensions().get().unwrap();
+    assert!(error.is_lost(), "{error}");
+    assert_eq!(post(&app, "/orders/1").await.text, "receipt");
+}
+
+/// With a wait, the second request acquires the lock after the first, with a higher fence.
 #[tokio::test]
 async fn options_can_have_it_wait() {
     let (locker, stop) = (Locker::new(Memory::space("patient")), Stop::new());
@@ -77,7 +97,7 @@ async fn options_can_have_it_wait() {
     assert!(first.await.unwrap() < second.await.unwrap());
 }
 
-/// The options see the request: its id is shown with the lock.
+/// The options can read the request: its id becomes the label of the lock.
 #[tokio::test]
 async fn a4_the_request_id_is_shown_with_the_lock() {
     let (locker, stop) = (Locker::new(Memory::space("labels")), Stop::new());
@@ -97,8 +117,8 @@ async fn a4_the_request_id_is_shown_with_the_lock() {
     assert_eq!(answer.await.unwrap().status, StatusCode::OK);
 }
 
-/// What a key is made of and is not there is named, with 400; so is a key that is none. The handler
-/// does not run.
+/// A missing part of the key, or an invalid key, gets 400 with a text that names it. The handler does not
+/// run.
 #[tokio::test]
 async fn a_missing_part_is_named() {
     let locker = Locker::new(Memory::space("missing"));
@@ -107,11 +127,9 @@ async fn a_missing_part_is_named() {
     let by_header = LockLayer::header(&locker, "payment:{idempotency-key}").unwrap();
     let own = LockLayer::with(&locker, |_| Err::<String, _>((StatusCode::IM_A_TEAPOT, "no tea")));
     let app = Router::new()
-        .route("/orders", never().layer(by_path.clone()))
         .route("/orders/{id}", never().layer(by_path))
         .route("/payments", never().layer(by_header))
         .route("/own", never().layer(own));
-    assert_eq!(post(&app, "/orders").await.detail(400), "path parameter `id` is missing");
     assert_eq!(
         post(&app, "/orders/a%0Ab").await.detail(400),
         "invalid key `order:a\\nb`: it contains the control character `\\n`"
@@ -132,6 +150,47 @@ async fn a_missing_part_is_named() {
     assert_eq!(pay(&[b"\xff"]).await.detail(400), format!("{header} is not plain text"));
     let own = post(&app, "/own").await;
     assert_eq!((own.status, own.text.as_str()), (StatusCode::IM_A_TEAPOT, "no tea"));
+}
+
+/// A template that does not fit its route is a mistake of the application: 500 with the reason, and a warning
+/// in the log, at most one a second. It is never 400, which would blame every client.
+#[tokio::test]
+async fn a_parameter_that_the_route_does_not_have() {
+    let (locker, log) = (Locker::new(Memory::space("misfit")), Log::listen());
+    let never = || any(async || -> () { panic!("no lock, no handler") });
+    let by_path = LockLayer::path(&locker, "order:{id}").unwrap();
+    let fenced = FenceLayer::path(Arc::default(), "order:{id}").unwrap();
+    let app = Router::new()
+        .route("/orders", never().layer(by_path.clone()))
+        .route("/orders/{tenant}/{order_id}", never().layer(by_path.clone()))
+        .route("/fenced/{order_id}", never().layer(fenced))
+        .fallback_service(never().layer(by_path.clone()));
+    let needs = "key template `order:{id}` needs the path parameter `id`, but the route has";
+    assert_eq!(post(&app, "/orders").await.detail(500), format!("{needs} none"));
+    let misspelt = post(&app, "/orders/acme/7").await;
+    assert_eq!(misspelt.detail(500), format!("{needs} `tenant`, `order_id`"));
+    assert_eq!(misspelt.json()["kind"], "invalid");
+    let request = Request::post("/fenced/7").header("fence", "1").body(Body::empty()).unwrap();
+    assert_eq!(send(&app, request).await.detail(500), format!("{needs} `order_id`"));
+    assert_eq!(post(&app, "/nowhere").await.detail(500), format!("{needs} none"));
+    let outside = by_path.layer(app.clone()).oneshot(Request::new(Body::empty())).await.unwrap();
+    assert_eq!(outside.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let outside = to_bytes(outside.into_body(), usize::MAX).await.unwrap();
+    let outside = String::from_utf8_lossy(&outside);
+    assert!(outside.contains("the layer is not on a route: use `route_layer`"), "{outside}");
+    let first = " WARN tenure_axum::problem: request failed component=\"tenure\" kind=\"invalid\" ";
+    let (start, mut failed) = (std::time::Instant::now(), 0);
+    let detail = format!("detail=\"{needs} none\"");
+    let warnings =
+        || log.text().lines().filter(|l| l.starts_with(first) && l.contains(&detail)).count();
+    // One line per second. Other tests of this process may have used up that of this second.
+    while failed < 200 || warnings() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "no line in:\n{}", log.text());
+        post(&app, "/orders").await;
+        failed += 1;
+    }
+    let most = start.elapsed().as_secs() as usize + 3;
+    assert!(warnings() <= most, "{} lines for {failed} requests", warnings());
 }
 
 /// No parameter can move the boundary to the next one: two different requests never have the same key.
@@ -156,7 +215,7 @@ async fn parameters_cannot_move_a_boundary() {
     assert_eq!(by_header("acme:eu", "42").await.detail(400), refusal);
 }
 
-/// A lost lock drops the handler at its next await point and is answered 500.
+/// A lost lock drops the handler at its next await point, and the response is 500.
 #[tokio::test]
 async fn a15_a_lost_lock_ends_the_handler() {
     let (server, stop) = (Memory::space("lost"), Stop::new());
@@ -173,10 +232,10 @@ async fn a15_a_lost_lock_ends_the_handler() {
     assert!(!answer.headers.contains_key("retry-after"));
 }
 
-/// A handler that answers with an error, or panics, leaves no lock.
+/// A handler that returns an error, or panics, leaves no lock.
 #[tokio::test]
 async fn a11_released_on_every_way_out() {
-    let locker = Locker::new(Memory::space("ways-out"));
+    let locker = patient("ways-out");
     let layer = LockLayer::path(&locker, "order:{id}").unwrap();
     let handler = async |Path(id): Path<String>| {
         assert_ne!(id, "panic");
@@ -190,7 +249,7 @@ async fn a11_released_on_every_way_out() {
     eventually("the release", || async { !locker.is_locked("order:panic").await.unwrap() }).await;
 }
 
-/// The lock is held until the response is there, not until its body has been sent.
+/// The lock is held until the response is returned, not until its body has been sent.
 #[tokio::test]
 async fn a_streaming_body_has_no_lock() {
     let locker = Locker::new(Memory::space("streams"));
@@ -203,14 +262,14 @@ async fn a_streaming_body_has_no_lock() {
     drop(unread);
 }
 
-/// `Locked` where no layer took a lock is the application's mistake, and not the client's.
+/// `Locked` without a layer is a mistake of the application, not of the client.
 #[tokio::test]
 async fn locked_without_a_layer() {
     let app = Router::new().route("/", posted(async |_: Locked| ()));
     assert_eq!(post(&app, "/").await.detail(500), "the lock could not be asked for");
 }
 
-/// A template that is none is refused when the layer is made.
+/// An invalid template is rejected when the layer is created.
 #[test]
 fn a_bad_template_is_refused() {
     let locker = Locker::new(Memory::space("templates"));

@@ -11,7 +11,7 @@ use tower::ServiceExt;
 
 use crate::support::{Stop, post};
 
-/// Locks `order:1` twice, one inside the other, without waiting. The depth of the inner one.
+/// Locks `order:1` twice, nested, without a wait. Returns the depth of the inner lock.
 async fn nested(locker: &Locker) -> Result<String, Problem> {
     let outer = locker.lock("order:1").wait(Duration::ZERO).await?;
     let inner = locker.lock("order:1").wait(Duration::ZERO).await?;
@@ -30,7 +30,7 @@ async fn e3_nested_locks_re_enter() {
     assert_eq!(post(&routes, "/").await.status, 409);
 }
 
-/// E3: a handler under a `LockLayer` gets the same key again, without another layer.
+/// E3: a handler under a `LockLayer` re-enters the same key, without another layer.
 #[tokio::test]
 async fn e3_a_handler_re_enters_its_routes_lock() {
     let locker = Locker::new(Memory::space("handler"));
@@ -40,7 +40,7 @@ async fn e3_a_handler_re_enters_its_routes_lock() {
     assert_eq!(post(&app, "/1").await.text, "3");
 }
 
-/// A18: two requests at the same time are two owners, also where both are handled within one scope.
+/// A18: two concurrent requests are two owners, also if both are handled within one scope.
 #[tokio::test]
 async fn a18_two_requests_are_two_owners() {
     let (locker, stop) = (Locker::new(Memory::space("two")), Stop::new());
@@ -62,7 +62,7 @@ async fn a18_two_requests_are_two_owners() {
     assert_eq!((first.text.as_str(), second.status.as_u16()), ("1", 409));
 }
 
-/// A request that passes two layers is one owner, the same that extractor and scope show.
+/// A request that passes two layers has one owner; extractor and scope return the same one.
 #[tokio::test]
 async fn a_request_has_one_owner() {
     let handler = async |RequestOwner(owner): RequestOwner| {
@@ -84,7 +84,7 @@ async fn a_request_has_one_owner() {
     assert_eq!(app.oneshot(request).await.unwrap().status(), 200);
 }
 
-/// A spawned task is nobody's unless it is given the scope; then the request's locks are its own.
+/// A spawned task has no owner unless it runs in the scope; then it re-enters the request's locks.
 #[tokio::test]
 async fn tasks_have_the_owner_on_demand() {
     let locker = Locker::new(Memory::space("tasks"));

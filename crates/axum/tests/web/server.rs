@@ -1,4 +1,4 @@
-//! A server that does not answer: what requests for the same key are told.
+//! A server that does not reply: the responses to requests for the same key.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn service() -> (RedisServer, Proxy, Router) {
     (server, proxy, app)
 }
 
-/// What eight requests for the same order are answered that come at the same time.
+/// The statuses of eight concurrent requests for the same order.
 async fn all(app: &Router, path: &'static str) -> Vec<u16> {
     let ask = |_| {
         let app = app.clone();
@@ -42,7 +42,7 @@ async fn all(app: &Router, path: &'static str) -> Vec<u16> {
     answers
 }
 
-/// E2, t45: a server that hangs is answered 503 to every request, not 409 to all but the first.
+/// E2, t45: if the server hangs, every request gets 503, not 409 for all but the first.
 #[tokio::test]
 async fn e2_a_server_that_hangs_is_unavailable_to_all() {
     let (_server, proxy, app) = service().await;
@@ -51,7 +51,17 @@ async fn e2_a_server_that_hangs_is_unavailable_to_all() {
     assert_eq!(all(&app, "/later/1").await, [503; 8]);
 }
 
-/// E2: so is one that is gone.
+/// E2, t45, t117: every request gets 503 if the server's process is paused.
+#[tokio::test]
+async fn e2_a_server_that_stands_still_is_unavailable_to_all() {
+    let (server, _proxy, app) = service().await;
+    server.pause();
+    assert_eq!(all(&app, "/now/1").await, [503; 8]);
+    assert_eq!(all(&app, "/later/1").await, [503; 8]);
+    server.go_on();
+}
+
+/// E2: every request gets 503 if the server is gone.
 #[tokio::test]
 async fn e2_a_server_that_is_gone_is_unavailable_to_all() {
     let (_server, proxy, app) = service().await;

@@ -1,14 +1,22 @@
-//! Requests, answers, and handlers that can be held up.
+//! Requests, responses, handlers that can be paused, and locks that outlive the test.
+
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use serde_json::Value;
+use tenure::{Locker, Memory};
 use tenure_testkit::wait::within;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
-/// An answer, read to its end.
+/// A locker whose locks outlive every deadline: a lock that becomes free was released, and did not expire.
+pub(crate) fn patient(space: &str) -> Locker {
+    Locker::builder(Memory::space(space)).ttl(Duration::from_secs(300)).build().unwrap()
+}
+
+/// A response, read to its end.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -32,7 +40,7 @@ impl Answer {
     }
 }
 
-/// Sends a request to `app` and reads the answer.
+/// Sends a request to `app` and reads the response.
 pub(crate) async fn send(app: &Router, request: Request<Body>) -> Answer {
     let response = within("an answer", app.clone().oneshot(request)).await.unwrap();
     let (parts, body) = response.into_parts();
@@ -45,7 +53,7 @@ pub(crate) async fn post(app: &Router, path: &str) -> Answer {
     send(app, Request::post(path).body(Body::empty()).unwrap()).await
 }
 
-/// Where handlers stop until the test lets them go on.
+/// A point where handlers wait until the test continues them.
 pub(crate) struct Stop {
     arrived: Semaphore,
     let_go: Semaphore,
@@ -57,23 +65,23 @@ impl Stop {
         Box::leak(Box::new(Stop { arrived, let_go }))
     }
 
-    /// In a handler: says that it is here, and waits.
+    /// In a handler: reports that it has arrived, and waits.
     pub(crate) async fn here(&self) {
         self.arrive();
         self.let_go.acquire().await.unwrap().forget();
     }
 
-    /// Says that something has come to pass, and goes on.
+    /// Reports an arrival without a wait.
     pub(crate) fn arrive(&self) {
         self.arrived.add_permits(1);
     }
 
-    /// In a test: waits until a handler is here.
+    /// In a test: waits until a handler has arrived.
     pub(crate) async fn reached(&self) {
         within("a handler", self.arrived.acquire()).await.unwrap().forget();
     }
 
-    /// In a test: lets one handler go on.
+    /// In a test: continues one handler.
     pub(crate) fn let_go(&self) {
         self.let_go.add_permits(1);
     }

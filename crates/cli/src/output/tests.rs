@@ -1,22 +1,20 @@
-//! Every line, in full.
-
-use tenure::Client;
+//! The full text of every message.
 
 use super::*;
-use crate::view::samples;
+use crate::json::samples;
 
 const FIVE: Duration = Duration::from_secs(5);
 
 fn ago(secs: u64) -> Option<UnixMillis> {
-    // Half a second more, so that a slow test does not tip over to the next second.
+    // 300 ms into the second: a test that is up to 700 ms slow still shows the same second.
     Some(UnixMillis(UnixMillis::now().0 - secs * 1_000 - 300))
 }
 
 fn holder() -> Holder {
     let client =
-        Client { host: "ci-7".into(), pid: 812, user: "deploy".into(), program: "x".into() };
+        Process { host: "ci-7".into(), pid: 812, user: "deploy".into(), program: "x".into() };
     let mut holder = Holder::unknown();
-    holder.client = Some(client);
+    holder.process = Some(client);
     holder
 }
 
@@ -30,32 +28,42 @@ fn full() -> Holder {
 
 fn closing() -> Holder {
     let mut holder = full();
-    holder.closing = true;
+    holder.cooling_down = true;
     holder
 }
 
-/// A waiter is told everything that is known.
+fn held_up(key: &str, holder: Holder, position: Option<u64>) -> String {
+    let holders = [Holding::new(holder, None, None)];
+    waiting(key, Some(&Obstacle::Holders(&holders)), position)
+}
+
+/// A waiter sees everything that is known.
 #[test]
 fn waiting_in_full() {
     assert_eq!(
-        waiting("db-migrate", Some(&full()), Some(2)),
+        held_up("db-migrate", full(), Some(2)),
         "tenure: waiting for db-migrate: held 4m12s by deploy@ci-7 (pid 812, \"release 41\"), \
          21s of lease left, you are 2nd"
     );
 }
 
-/// What is not known is left out.
+/// Unknown values are left out.
 #[test]
 fn waiting_with_less() {
     assert_eq!(waiting("k", None, None), "tenure: waiting for k");
-    assert_eq!(waiting_in_vain("k", "refused"), "tenure: waiting for k: refused");
+    let server = |left| waiting_for_server("k", "refused", left);
+    assert_eq!(server(None), "tenure: waiting for the server of k: refused");
+    assert_eq!(
+        server(Some(Duration::from_millis(57_400))),
+        "tenure: waiting for the server of k: refused; giving up in 57s"
+    );
     assert_eq!(waiting("k", None, Some(1)), "tenure: waiting for k: you are 1st");
     assert_eq!(
-        waiting("k", Some(&holder()), None),
+        held_up("k", holder(), None),
         "tenure: waiting for k: held by deploy@ci-7 (pid 812)"
     );
     assert_eq!(
-        waiting("k", Some(&Holder::unknown()), None),
+        held_up("k", Holder::unknown(), None),
         "tenure: waiting for k: held by an unknown holder"
     );
 }
@@ -64,35 +72,86 @@ fn waiting_with_less() {
 #[test]
 fn waiting_for_a_closed_lock() {
     assert_eq!(
-        waiting("k", Some(&closing()), None),
+        held_up("k", closing(), None),
         "tenure: waiting for k: released by deploy@ci-7 (pid 812, \"release 41\"), \
          kept closed for another 21s"
     );
 }
 
-/// A note from another process cannot draw on the terminal.
+/// B2, B3: readers and permits are counted, and the first holder is named; a waiter that is in the way is named with
+/// what it wants.
+#[test]
+fn b2_b3_waiting_for_several() {
+    let held = |mode, count: usize| vec![Holding::new(full(), None, None).mode(mode, None); count];
+    let behind = |holders: &[Holding]| waiting("k", Some(&Obstacle::Holders(holders)), Some(1));
+    let who = "by deploy@ci-7 (pid 812, \"release 41\")";
+    let left = "21s of lease left, you are 1st";
+    assert_eq!(
+        behind(&held(Mode::Read, 3)),
+        format!("tenure: waiting for k: read 4m12s {who} and 2 others, {left}")
+    );
+    let permits = |permits| Mode::Permits { permits, capacity: 4 };
+    assert_eq!(
+        behind(&held(permits(2), 2)),
+        format!(
+            "tenure: waiting for k: 4 of 4 permits taken, held 4m12s {who} and 1 other, {left}"
+        )
+    );
+    assert_eq!(
+        behind(&held(permits(3), 1)),
+        format!("tenure: waiting for k: 3 of 4 permits taken, held 4m12s {who}, {left}")
+    );
+    for (mode, wants) in [
+        (Mode::Exclusive, "it alone"),
+        (Mode::Read, "to read it"),
+        (permits(1), "1 permit"),
+        (permits(3), "3 permits"),
+    ] {
+        let ahead = Waiting::new(holder(), None).mode(mode);
+        assert_eq!(
+            waiting("k", Some(&Obstacle::Waiter(&ahead)), Some(2)),
+            format!(
+                "tenure: waiting for k: behind deploy@ci-7 (pid 812), who wants {wants}, you are 2nd"
+            )
+        );
+    }
+}
+
+/// A note from another process cannot control the terminal.
 #[test]
 fn t58_notes_of_others_are_escaped() {
     let mut holder = holder();
     holder.reason = Some("\u{1b}[2J".into());
     assert_eq!(
-        waiting("k", Some(&holder), None),
+        held_up("k", holder, None),
         "tenure: waiting for k: held by deploy@ci-7 (pid 812, \"\\u{1b}[2J\")"
     );
 }
 
-/// The end of a wait, won.
+fn keys(names: &[&str]) -> Vec<Key> {
+    names.iter().map(|name| Key::new(name).unwrap()).collect()
+}
+
+/// The messages at the end of a successful wait.
 #[test]
 fn acquired_in_full() {
     let waited = Duration::from_millis(38_212);
     assert_eq!(
-        acquired("db-migrate", waited, Fence::from_raw(27_431)),
+        acquired(&keys(&["db-migrate"]), waited, |_| Fence::from_raw(27_431)),
         "tenure: acquired db-migrate after 38.2s (fence 27431)"
     );
-    assert_eq!(acquired("k", waited, Fence::NONE), "tenure: acquired k after 38.2s");
+    let none = |_: &Key| Fence::NONE;
+    assert_eq!(acquired(&keys(&["k"]), waited, none), "tenure: acquired k after 38.2s");
+    assert_eq!(acquired(&keys(&["a", "b"]), waited, none), "tenure: acquired a, b after 38.2s");
 }
 
-/// The end of a wait, given up.
+fn in_mode(mode: Mode) -> Holder {
+    let mut holder = holder();
+    holder.mode = Some(mode);
+    holder
+}
+
+/// The messages at the end of a wait without success.
 #[test]
 fn not_acquired_in_full() {
     let mut holder = holder();
@@ -111,6 +170,14 @@ fn not_acquired_in_full() {
             "tenure: not acquired: k is held by an unknown holder",
         ),
         (not_acquired("k", None, None), "tenure: not acquired: k is held"),
+        (
+            not_acquired("k", Some(&in_mode(Mode::Read)), None),
+            "tenure: not acquired: k is read by deploy@ci-7",
+        ),
+        (
+            not_acquired("k", Some(&in_mode(Mode::Permits { permits: 1, capacity: 4 })), None),
+            "tenure: not acquired: k is held by deploy@ci-7 with 1 of 4 permits",
+        ),
         (
             not_acquired("k", Some(&closing()), None),
             "tenure: not acquired: k was released by deploy@ci-7 and is kept closed for another 21s",
@@ -134,24 +201,24 @@ fn hints() {
     assert_eq!(hint("try 5m"), "hint: try 5m");
 }
 
-/// What is said of a lock that a script takes and gives back.
+/// The messages about a lock of `tenure acquire`.
 #[test]
 fn scripted_locks() {
     let until = UnixMillis(1_800_000_000_123);
     let cases = [
         (
             not_renewed("k", Duration::from_secs(600), until),
-            "tenure: k has a ttl of 10m00s and nobody renews it: rely on it until \
+            "tenure: k has a ttl of 10m00s and is not renewed: rely on it until \
              2027-01-15T08:00:00Z",
         ),
         (released("k"), "tenure: released k"),
         (
             not_ours("k", None),
-            "tenure: not released: k is not held under this token (any more); it is free",
+            "tenure: not released: k is not held with this token, or no longer; it is free",
         ),
         (
             not_ours("k", Some(&samples::busy("k"))),
-            "tenure: not released: k is not held under this token (any more); it is held by \
+            "tenure: not released: k is not held with this token, or no longer; it is held by \
              deploy@ci-7 for 4m12s",
         ),
         (paste("release", Some("--token TOKEN"), "-x"), "tenure release --token TOKEN -- -x"),
@@ -161,11 +228,11 @@ fn scripted_locks() {
     }
 }
 
-/// What is said of a lock that is taken away.
+/// The messages about a forced release.
 #[test]
 fn forced_locks() {
     let mut tool = full();
-    tool.client.as_mut().unwrap().program = "tenure".into();
+    tool.process.as_mut().unwrap().program = "tenure".into();
     let full_name = "deploy@ci-7 (pid 812, \"release 41\")";
     let held_by = format!("tenure: k is held 4m12s by {full_name}, 21s of lease left");
     let cases = [
@@ -186,19 +253,23 @@ fn forced_locks() {
         (
             forced("k", &full(), None),
             format!(
-                "tenure: released k by force: {full_name} learns it at the next renewal, and \
-                 may go on until then"
+                "tenure: released k by force: {full_name} will see it at its next renewal, and \
+                 may continue until then"
             ),
         ),
         (forced("k", &closing(), None), "tenure: opened k".into()),
         (
             forced("k", &full(), Some(Life::Ended)),
-            "tenure: released k by force: a script that has its token learns it at its release"
+            "tenure: released k by force: a script that has its token will see it when it releases"
                 .into(),
         ),
         (type_again(), "type the key again to take it away: ".into()),
         (renewed("k"), "tenure: k was renewed just now: its holder is alive".into()),
         (not_typed("k"), "tenure: not released: k was not typed".into()),
+        (
+            has_left("k", &holder()),
+            "tenure: nothing to release: deploy@ci-7 (pid 812) does not hold k any more".into(),
+        ),
         (nothing_to_release("k"), "tenure: nothing to release: k is free".into()),
         (
             changed_hands("k", &full()),
@@ -212,7 +283,7 @@ fn forced_locks() {
     }
 }
 
-/// A lock that ends while the command runs: why, and what was done.
+/// A lock that ends while the command runs: the cause and the measure.
 #[test]
 fn losing_in_full() {
     let cause = Some("connection refused".into());
@@ -226,12 +297,12 @@ fn losing_in_full() {
              sent TERM to 9911, KILL in 5s",
         ),
         (
-            losing("k", &Danger::AtMost(Duration::from_secs(90)), term),
-            "tenure: losing k: --at-most 1m30s is nearly over; sent TERM to 9911, KILL in 5s",
+            losing("k", &Danger::MaxHold(Duration::from_secs(90)), term),
+            "tenure: losing k: --max-hold 1m30s is nearly over; sent TERM to 9911, KILL in 5s",
         ),
         (
             losing("k", &Danger::Lost(Loss::MaxHold), kill),
-            "tenure: losing k: --at-most is over; sent KILL to 9911",
+            "tenure: losing k: --max-hold is over; sent KILL to 9911",
         ),
         (
             losing("k", &Danger::Lost(Loss::Gone), kill),
@@ -239,7 +310,7 @@ fn losing_in_full() {
         ),
         (
             losing("k", &Danger::Lost(Loss::Expired), Measure::Nothing),
-            "tenure: losing k: no renewal was confirmed in time; the command goes on",
+            "tenure: losing k: no renewal was confirmed in time; the command continues",
         ),
         (lost("db-migrate"), "tenure: lost db-migrate"),
     ];
@@ -262,14 +333,15 @@ fn other_lines() {
         ),
         (
             memory_excludes_nobody(),
-            "tenure: memory: is shared with no other process, nothing is excluded",
+            "tenure: memory: is not shared with other processes and excludes none of them",
         ),
         (
             not_released("k", "engine unavailable: connection refused"),
-            "tenure: could not give back k: engine unavailable: connection refused",
+            "tenure: could not release k: engine unavailable: connection refused",
         ),
         (error("a: b: c"), "tenure: error: a: b: c"),
-        (no_locks(), "tenure: no locks"),
+        (no_locks("*"), "tenure: no locks"),
+        (no_locks("order:*"), "tenure: no locks match 'order:*'"),
         (free("db-migrate"), "db-migrate is free"),
     ];
     for (line, text) in cases {
@@ -277,28 +349,30 @@ fn other_lines() {
     }
 }
 
-/// Every event, in full.
+/// The text of every event.
 #[test]
 fn events_in_full() {
     let who = "deploy@ci-7 (pid 812, \"release 41\")";
     let cases = [
-        (What::Acquired, format!("acquired by {who}, 2 waiting")),
-        (What::Released, format!("released by {who} after 4m12s, 2 waiting")),
-        (What::Lost, format!("lost by {who} after 4m12s, 2 waiting")),
+        (EventKind::Acquired, format!("acquired by {who}, 2 waiting")),
+        (EventKind::Released, format!("released by {who} after 4m12s, 2 waiting")),
+        (EventKind::Lost, format!("lost by {who} after 4m12s, 2 waiting")),
         (
-            What::Forced("ann: \u{1b}stuck".into()),
+            EventKind::Forced("ann: \u{1b}stuck".into()),
             format!("forced from {who} after 4m12s by ann: \\u{{1b}}stuck, 2 waiting"),
         ),
         (
-            What::Ended,
-            format!("ended: released or lost by {who} after 4m12s, nobody saw which, 2 waiting"),
+            EventKind::Ended,
+            format!(
+                "ended: released or lost by {who} after 4m12s, it is not known which, 2 waiting"
+            ),
         ),
     ];
     for (what, text) in cases {
         let (word, rest) = event(&samples::event(what));
         assert_eq!(format!("{word}{rest}"), text);
     }
-    let mut handed = samples::event(What::HandedOver);
+    let mut handed = samples::event(EventKind::HandedOver);
     (handed.from, handed.waiters) = (handed.holder.replace(samples::holder("ann", 99)), Some(0));
     let (word, rest) = event(&handed);
     assert_eq!(

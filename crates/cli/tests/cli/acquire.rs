@@ -5,23 +5,24 @@ use crate::screen::Screen;
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const SAID: &str = r"tenure: k has a ttl of 1m00s and nobody renews it: rely on it until \d{4}-\d\d-\d\dT[\d:]+Z\n";
+const NOT_RENEWED: &str =
+    r"tenure: k has a ttl of 1m00s and is not renewed: rely on it until \d{4}-\d\d-\d\dT[\d:]+Z\n";
 
-/// The token alone is on stdout, and the lock is held under it although we have ended.
+/// F1: only the token is on stdout, and the lock stays held under it after `tenure` has ended.
 #[test]
 fn the_token_is_printed() {
     let space = Space::redis();
     let run = space.done(["acquire", "k", "--ttl", "1m", "--reason", "by hand"]);
     assert_eq!(run.code, Some(0));
     assert_matches(&run.out, "[0-9a-f]{32}\n");
-    assert_matches(&run.err, SAID);
+    assert_matches(&run.err, NOT_RENEWED);
     let holder = &space.show("k")["holders"][0];
     assert_eq!((&holder["program"], &holder["reason"]), (&"tenure".into(), &"by hand".into()));
     let run = space.done(["-q", "acquire", "j", "--ttl", "1m"]);
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
 }
 
-/// A script can do what the help says: take, work, give back without showing the token to anybody.
+/// The script of the help text works: acquire, work, release without showing the token.
 #[test]
 fn as_in_the_help() {
     let space = Space::redis();
@@ -32,17 +33,17 @@ fn as_in_the_help() {
     sh.args(["-c", script, &tool]).env("TENURE_URL", space.url());
     let run = Running::start(sh).finish();
     assert_eq!((run.code, run.out.as_str()), (Some(0), "k\n"));
-    assert_matches(&run.err, &format!("{SAID}tenure: released k\n"));
+    assert_matches(&run.err, &format!("{NOT_RENEWED}tenure: released k\n"));
     assert_eq!(space.keys(), [""; 0]);
 }
 
-/// `--json` has the token, the fence, and until when the lock can be relied on.
+/// `--json` has the token, the fence, and the time until which the lock can be relied on.
 #[test]
 fn as_json() {
     let space = Space::redis();
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let run = space.done(["acquire", "k", "--ttl", "1m", "--json"]);
-    assert_matches(&run.err, SAID);
+    assert_matches(&run.err, NOT_RENEWED);
     let value: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(
         (&value["schema"], &value["key"], &value["ttl_ms"]),
@@ -53,14 +54,14 @@ fn as_json() {
     assert!(value["waited_ms"].as_u64().is_some(), "{value}");
     let until = Duration::from_millis(value["valid_until_unix_ms"].as_u64().unwrap());
     let relied_on = until - before;
-    // Never later than the server keeps it; the margin is a hundredth.
+    // Never later than the server's expiry; the margin is a hundredth of the ttl.
     assert!(
         relied_on > Duration::from_secs(59) && relied_on < Duration::from_secs(62),
         "{relied_on:?}"
     );
 }
 
-/// Nobody renews it: it ends with its ttl.
+/// The lock is not renewed: it ends with its ttl.
 #[test]
 fn it_ends_by_itself() {
     let space = Space::redis();
@@ -70,11 +71,11 @@ fn it_ends_by_itself() {
     assert_eq!(run.code, Some(79));
     assert_eq!(
         run.err,
-        "tenure: not released: k is not held under this token (any more); it is free\n"
+        "tenure: not released: k is not held with this token, or no longer; it is free\n"
     );
 }
 
-/// A lock that another has is 75 or what `-E` says, with the words of `run`.
+/// If another process holds the lock, the status is 75 or the value of `-E`, with the messages of `run`.
 #[test]
 fn not_acquired() {
     let space = Space::redis();
@@ -88,7 +89,7 @@ fn not_acquired() {
     assert_matches(&run.err, &format!("{busy} \\(gave up after 100ms\\)\nhint: tenure show k\n"));
 }
 
-/// A wait is told of as `run` does, then ends with the lock.
+/// A wait is reported as in `run`, and ends with the lock.
 #[test]
 fn after_a_wait() {
     let space = Space::redis();
@@ -101,11 +102,11 @@ fn after_a_wait() {
     assert_eq!(run.code, Some(0));
     let waited =
         r"(tenure: waiting [^\n]+\n)*tenure: acquired k after (\d+ms|\d+(\.\d)?s) \(fence \d+\)\n";
-    assert_matches(&run.err, &format!("{waited}{SAID}"));
+    assert_matches(&run.err, &format!("{waited}{NOT_RENEWED}"));
     assert_matches(&run.out, "[0-9a-f]{32}\n");
 }
 
-/// A token that reaches nobody leaves no lock.
+/// t120: if the token cannot be printed, the lock is released.
 #[test]
 fn a_token_that_cannot_be_printed() {
     let space = Space::redis();
@@ -116,19 +117,19 @@ fn a_token_that_cannot_be_printed() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         "tenure: error: cannot print the token of `k`: No space left on device (os error 28); \
-         the lock was given back\n"
+         the lock was released\n"
     );
     assert_eq!(space.keys(), [""; 0]);
 }
 
-/// A closed stdout is known before the lock is taken; one that cannot be written to is not taken for written.
+/// A closed stdout is detected before the lock is acquired. A failed write to stdout is detected too.
 #[test]
 fn a_closed_stdout() {
     let space = Space::redis();
     let tool = assert_cmd::cargo::cargo_bin!("tenure").display().to_string();
     for (stdout, why) in [
         (">&-", "stdout is closed"),
-        ("1</dev/zero", "Bad file descriptor (os error 9); the lock was given back"),
+        ("1</dev/zero", "Bad file descriptor (os error 9); the lock was released"),
     ] {
         let mut sh = std::process::Command::new("sh");
         sh.args(["-c", &format!("\"$0\" acquire k --ttl 1m {stdout}"), &tool]);
@@ -150,24 +151,24 @@ fn refused(run: &Done, engine: &str, before: &str) {
         &run.err,
         &format!(
             "{before}tenure: error: `tenure acquire` needs a server: a lock of `{engine}` ends with its \
-             process\nhint: name a server with --url, or put the work under `tenure run`\n"
+             process\nhint: name a server with --url, or use `tenure run`\n"
         ),
     );
 }
 
-/// Where a lock ends with its process there is nothing to hand to a script, and nothing is created.
+/// If locks end with their process, `acquire` is rejected, and nothing is created.
 #[test]
 fn refused_without_a_server() {
     let space = Space::untouched();
     refused(&space.done(["acquire", "k", "--ttl", "1m"]), "file:", "");
     assert!(!space.path("locks").exists());
-    let alone = "tenure: memory: is shared with no other process, nothing is excluded\n";
+    let alone = "tenure: memory: is not shared with other processes and excludes none of them\n";
     refused(&done(bare(["-u", "memory:", "acquire", "k", "--ttl", "1m"])), "memory:", alone);
     let default = r"tenure: no --url given, using file:/tmp/tenure-\d+\n";
     refused(&done(bare(["acquire", "k", "--ttl", "1m"])), "file:", default);
 }
 
-/// The ttl is not ours to choose, and one that makes no sense is refused before anything is sent.
+/// `--ttl` is required, and an invalid ttl is rejected before anything is sent.
 #[test]
 fn the_ttl_is_required() {
     let space = Space::redis();
@@ -187,7 +188,7 @@ fn the_ttl_is_required() {
     assert_eq!(space.keys(), [""; 0]);
 }
 
-/// A person on a terminal is told how to give it back.
+/// On a terminal, a hint shows how to release the lock.
 #[test]
 fn on_a_terminal() {
     let space = Space::redis();

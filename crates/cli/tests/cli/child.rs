@@ -1,10 +1,10 @@
-//! What the command gets, and what it does not.
+//! What the command inherits, and what it does not.
 
 use crate::common::{Space, assert_matches, bare, done, is_alive, pid_in};
 use std::io::Write as _;
 use std::process::Stdio;
 
-/// The command knows its lock: key, fence, owner and ttl.
+/// The command's environment has the key, fence, owner and ttl of its lock.
 #[test]
 fn environment() {
     let space = Space::new();
@@ -22,7 +22,7 @@ fn fences_rise() {
     assert!(second > first, "{first} {second}");
 }
 
-/// Our URL, which may hold a password, stays with us; the application's stays with the application.
+/// The command does not get our URL, which may contain a password. It gets the application's URL.
 #[test]
 fn our_url_is_not_passed_on() {
     let space = Space::new();
@@ -49,7 +49,7 @@ fn url_files() {
     assert_matches(&run.err, "tenure: error: cannot read the URL from `/no/file`: .*\n");
 }
 
-/// A password never appears in what we say.
+/// A password never appears in our messages.
 #[test]
 fn passwords_are_never_shown() {
     for url in ["redis://:hunter2@127.0.0.1:1/0", "nonsense://me:hunter2@host"] {
@@ -63,7 +63,7 @@ fn passwords_are_never_shown() {
     }
 }
 
-/// Arguments reach the command as they are, and no shell looks at them.
+/// Arguments reach the command unchanged, without a shell.
 #[test]
 fn arguments_are_literal() {
     let space = Space::new();
@@ -90,7 +90,7 @@ fn own_process_group() {
     assert_eq!(pid, group);
 }
 
-/// Nothing of the lock's directory is open in the command.
+/// The command has no open descriptor in the lock directory.
 #[test]
 fn the_locks_descriptor_is_not_inherited() {
     let space = Space::new();
@@ -98,7 +98,7 @@ fn the_locks_descriptor_is_not_inherited() {
     assert!(!run.out.contains("locks"), "{run:?}");
 }
 
-/// A grandchild that outlives the command does not keep the lock, and is left alone.
+/// A grandchild that outlives the command does not keep the lock, and is not killed.
 #[test]
 fn grandchildren_do_not_keep_the_lock() {
     let space = Space::new();

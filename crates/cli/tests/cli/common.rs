@@ -1,5 +1,4 @@
-//! What all tests of the tool share: a directory of their own, the tool itself, and waiting for a
-//! state with a deadline.
+//! Shared by all tests of the tool: a separate directory, the tool itself, and waits with a deadline.
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -16,10 +15,10 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use tenure_testkit::servers::{RedisServer, Reply};
 
-/// Longer than anything takes on a machine that is merely slow.
+/// Longer than any step takes on a machine that is only slow.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A place for locks that no other test knows: a directory, or a Redis server.
+/// A store for locks that no other test uses: a directory, or a Redis server.
 pub(crate) struct Space {
     dir: tempfile::TempDir,
     server: Option<RedisServer>,
@@ -28,7 +27,7 @@ pub(crate) struct Space {
 /// The password of the servers that have one.
 pub(crate) const PASSWORD: &str = "hunter2";
 
-/// What a finished run said and how it ended.
+/// The output and exit status of a finished run.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: Option<i32>,
@@ -39,12 +38,13 @@ pub(crate) struct Done {
 impl Space {
     pub(crate) fn new() -> Self {
         let space = Space::untouched();
-        // As the tool makes it, for looks do not: they may come before the first run.
+        // Created with the mode that the tool uses. Commands that only read do not create it, and a test may
+        // start with one.
         DirBuilder::new().mode(0o700).create(space.path("locks")).unwrap();
         space
     }
 
-    /// The same before anybody has locked anything.
+    /// A space whose lock directory does not exist yet.
     pub(crate) fn untouched() -> Self {
         Space { dir: tempfile::tempdir().unwrap(), server: None }
     }
@@ -54,7 +54,7 @@ impl Space {
         Space { server: Some(RedisServer::start()), ..Space::untouched() }
     }
 
-    /// Locks on a Redis server that wants a password.
+    /// Locks on a Redis server that requires a password.
     pub(crate) fn guarded() -> Self {
         let server = RedisServer::start_with(&["--requirepass", PASSWORD]);
         Space { server: Some(server), ..Space::untouched() }
@@ -69,7 +69,7 @@ impl Space {
         format!("127.0.0.1:{}", self.server().port())
     }
 
-    /// What the server keeps, but for the fence.
+    /// The keys on the server, without the fence.
     pub(crate) fn keys(&self) -> Vec<String> {
         let Reply::Many(keys) = self.server().client().command(&["KEYS", "*"]) else { panic!() };
         let text = |key: &Reply| format!("{key:?}");
@@ -87,19 +87,19 @@ impl Space {
         }
     }
 
-    /// The same for a server that wants a password.
+    /// The URL with the password, for a server that requires one.
     pub(crate) fn secret_url(&self) -> String {
         format!("redis://:{PASSWORD}@{}", self.address())
     }
 
-    /// The tool with this place, and an environment that says nothing about locks.
+    /// The tool with the URL of this space, and no other lock settings in its environment.
     pub(crate) fn tenure<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = bare(args);
         command.env("TENURE_URL", self.url()).current_dir(self.dir.path());
         command
     }
 
-    /// `tenure ARGS` to its end.
+    /// Runs `tenure ARGS` to its end.
     pub(crate) fn done<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
         done(self.tenure(args))
     }
@@ -109,7 +109,7 @@ impl Space {
         self.tenure(args.split_whitespace().chain(["--", "sh", "-c", script]))
     }
 
-    /// Starts a run that holds `key` until this file is removed; returns when the command runs.
+    /// Starts a run that holds the lock until the file `held` is removed; returns when the command runs.
     pub(crate) fn hold(&self, args: &str) -> Running {
         let (held, script) =
             (self.path("held"), "touch held; while [ -e held ]; do sleep 0.01; done");
@@ -122,7 +122,7 @@ impl Space {
         std::fs::remove_file(self.path("held")).unwrap();
     }
 
-    /// What `show KEY --json` says of the lock; null if it is free.
+    /// The lock in `show KEY --json`; null if it is free.
     pub(crate) fn show(&self, key: &str) -> Value {
         let shown = self.done(["show", "--json", key]);
         assert_eq!(shown.code, Some(0), "{shown:?}");
@@ -142,21 +142,21 @@ impl Space {
     }
 }
 
-/// A program with no signal ignored, whatever this test was started with: `nohup` ignores HUP, and a
-/// shell's `&` ignores INT and QUIT.
+/// A program with default signal handling, whatever this test inherited: `nohup` ignores HUP, and a shell's
+/// `&` ignores INT and QUIT.
 pub(crate) fn unmuted(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT,TERM", "--"]).arg(program);
     command
 }
 
-/// The tool without any place for its locks.
+/// The tool without any setting for where the locks are.
 pub(crate) fn bare<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = unmuted(assert_cmd::cargo::cargo_bin!("tenure"));
     for name in ["TENURE_URL", "TENURE_URL_FILE", "REDIS_URL", "NO_COLOR"] {
         command.env_remove(name);
     }
-    // Nor does a file of whoever runs this test.
+    // Also ignore the configuration file of the user who runs this test.
     command.env("XDG_CONFIG_HOME", "/no/such/directory");
     command.args(args).stdin(Stdio::null());
     command
@@ -166,14 +166,14 @@ pub(crate) fn done(command: Command) -> Done {
     Running::start(command).finish()
 }
 
-/// A tool that is still running. Killed with the test, should that fail.
+/// A running tool. It is killed when the value is dropped, so also if the test fails.
 ///
-/// It writes to files: a pipe would stay open, and the test with it, as long as any descendant lives.
+/// Its output goes to files: a pipe would stay open, and block the test, as long as any descendant lives.
 pub(crate) struct Running {
     child: Child,
     out: NamedTempFile,
     err: NamedTempFile,
-    /// How much of `err` the test has read already.
+    /// How much of `err` the test has read.
     read: usize,
 }
 
@@ -192,7 +192,7 @@ impl Running {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// Waits for the end, within the deadline.
+    /// Waits for its end, within the deadline.
     pub(crate) fn finish(mut self) -> Done {
         wait_for("the run to end", || self.child.try_wait().unwrap().is_some());
         let code = self.child.wait().unwrap().code();
@@ -200,7 +200,7 @@ impl Running {
         Done { code, out, err: self.unread() }
     }
 
-    /// The next line that it says.
+    /// The next line on stderr.
     pub(crate) fn line(&mut self) -> String {
         wait_for("a line", || self.unread().contains('\n'));
         let line = self.unread().split('\n').next().unwrap().to_owned();
@@ -208,7 +208,7 @@ impl Running {
         line
     }
 
-    /// What it has printed so far.
+    /// Its stdout so far.
     pub(crate) fn printed(&self) -> String {
         std::fs::read_to_string(self.out.path()).unwrap()
     }
@@ -225,7 +225,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `state` is so, and fails after the deadline.
+/// Waits until `state` returns true, and fails after the deadline.
 pub(crate) fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
     let start = Instant::now();
     while !state() {
@@ -234,7 +234,7 @@ pub(crate) fn wait_for(what: &str, mut state: impl FnMut() -> bool) {
     }
 }
 
-/// The letter that the kernel gives a process's state; empty if there is no such process.
+/// The kernel's letter for the state of a process; empty if the process does not exist.
 pub(crate) fn state(pid: i32) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().unwrap_or_default().chars().take(1).collect()
@@ -245,23 +245,23 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     !["", "Z", "X"].contains(&state(pid).as_str())
 }
 
-/// The process id that a command wrote to a file; waits until it has.
+/// The process id that a command writes to a file; waits for it.
 pub(crate) fn pid_in(path: &Path) -> i32 {
     let read = || std::fs::read_to_string(path).ok()?.trim().parse().ok();
     wait_for("a process id", || read().is_some());
     read().unwrap()
 }
 
-/// Asserts that all of `text` matches a pattern, in which `WHO` is this user on this machine.
+/// Asserts that the whole `text` matches a pattern, in which `WHO` is this user on this machine.
 pub(crate) fn assert_matches(text: &str, pattern: &str) {
-    let us = tenure::Client::this_process();
+    let us = tenure::Process::this_process();
     let who = regex::escape(&format!("{}@{}", us.user, us.host));
     let pattern = pattern.replace("WHO", &who);
     let whole = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
     assert!(whole.is_match(text), "{text:?} does not match {pattern:?}");
 }
 
-/// A pipe that is full and that nobody reads: a write to it blocks.
+/// A full pipe without a reader: a write to it blocks.
 pub(crate) fn unread() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();

@@ -1,11 +1,12 @@
-//! `tenure.toml`, as the command reads it.
+//! How the tool reads `tenure.toml`.
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::common::{PASSWORD, Space, bare, done};
 
-/// The tool in the space's directory, with nothing said about locks but what a file says.
+/// The tool in the space's directory, with lock settings from files only.
 fn in_dir(space: &Space, args: &[&str]) -> Command {
     let mut command = bare(args);
     command.current_dir(space.path(".")).env("XDG_CONFIG_HOME", space.path("user"));
@@ -17,10 +18,11 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// What the lock directory of a run holds while its command runs.
+/// Prints how many lock files for `deploy` are in a directory, while the command runs.
 const LOOK: &str = "ls \"$1\" | grep -c deploy.lock";
 
-/// The working directory's file is stronger than the user's, the environment than both, a flag than all.
+/// The file of the working directory overrides the user's, `TENURE_URL` overrides both, a flag overrides all.
+/// A file overrides `REDIS_URL`.
 #[test]
 fn the_strongest_place_chooses() {
     let space = Space::untouched();
@@ -38,12 +40,16 @@ fn the_strongest_place_chooses() {
     is_in("by-user", &[], None);
     write(&space.path("tenure.toml"), &file("by-project"));
     is_in("by-project", &[], None);
+    let script = format!("ls {} | grep -c deploy.lock", space.path("by-project").display());
+    let mut command = in_dir(&space, &["run", "deploy", "--", "sh", "-c", &script]);
+    command.env("REDIS_URL", url("by-application"));
+    assert_eq!(done(command).out, "1\n", "the application's Redis is weaker than a file of ours");
     is_in("by-env", &[], Some(url("by-env")));
     is_in("by-flag", &["-u", &url("by-flag")], Some(url("by-env")));
 }
 
-/// A server by `[redis]`, a prefix, a ttl and a wait, all in the user's file; `--prefix` is stronger. The
-/// password is not passed on.
+/// Server, prefix, ttl and wait from the user's file; `--prefix` overrides it. The command does not get the
+/// password.
 #[test]
 fn everything_by_file() {
     let space = Space::guarded();
@@ -80,7 +86,7 @@ fn space_has(space: &Space, key: &str) -> bool {
     client.text(&["GET", key]).is_some()
 }
 
-/// What is configured wrongly is a usage error that names the field; what chose the engine is named too.
+/// An invalid setting is a usage error that names the field; so is an unknown engine.
 #[test]
 fn refusals_name_the_field() {
     let space = Space::untouched();
@@ -103,7 +109,36 @@ fn refusals_name_the_field() {
     );
 }
 
-/// A bound on holding that is configured ends the command as `--at-most` does: it is asked before.
+/// A configured `unavailable_after` is how long a server is waited for that is away at the start. The time left of
+/// `wait` is not shown then: it is not what ends the wait. With `-n` nothing is waited for.
+#[test]
+fn unavailable_after_by_file() {
+    let space = Space::redis();
+    space.server().kill();
+    let run = |wait: &str, args: &[&str]| {
+        let text = format!("[lock]\nurl = '{}'\nunavailable_after = '2s'\n{wait}", space.url());
+        write(&space.path("tenure.toml"), &text);
+        let start = Instant::now();
+        let run = done(in_dir(&space, args));
+        assert_eq!(run.code, Some(69), "{run:?}");
+        (start.elapsed(), run.err)
+    };
+    let least = Duration::from_millis(1_800);
+    for args in [&["run", "k", "--", "true"][..], &["acquire", "k", "--ttl", "1m"]] {
+        let (took, said) = run("", args);
+        assert!(took >= least, "{args:?} after {took:?}: {said}");
+    }
+    let (took, said) = run("wait = '10m'\n", &["run", "k", "--", "true"]);
+    assert!(took >= least, "after {took:?}: {said}");
+    assert!(
+        said.contains("waiting for the server of k") && !said.contains("giving up in"),
+        "{said}"
+    );
+    let (took, said) = run("", &["run", "-n", "k", "--", "true"]);
+    assert!(took < least && !said.contains("waiting for the server"), "after {took:?}: {said}");
+}
+
+/// A configured `max_hold` ends the command as `--max-hold` does: with TERM first.
 #[test]
 fn t69_max_hold_by_file() {
     let space = Space::untouched();

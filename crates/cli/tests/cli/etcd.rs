@@ -1,4 +1,4 @@
-//! The tool on an etcd server: what each command does there, and what it leaves.
+//! The tool on an etcd server: the result of each command, and what stays on the server.
 
 use crate::common::{Done, Running, Space, assert_matches, done, wait_for};
 use std::process::Command;
@@ -31,7 +31,7 @@ impl Place {
         command
     }
 
-    /// A run that holds until the file `held` is removed.
+    /// Starts a run that holds the lock until the file `held` is removed.
     fn hold(&self, args: &str) -> Running {
         let script = "touch held; while [ -e held ]; do sleep 0.01; done";
         let running = Running::start(self.sh(args, script));
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// Runs on one server exclude each other, fences rise, and nothing is held when they have ended.
+/// Runs on one server exclude each other, fences rise, and no lock is left.
 #[test]
 fn runs_exclude_each_other() {
     let place = Place::new();
@@ -59,9 +59,10 @@ fn runs_exclude_each_other() {
     assert_eq!(place.done("ls").err, "tenure: no locks\n");
 }
 
-/// Who has it, who waits and the fence are shown; who waits is told, and gets its turn.
+/// `ls` and `show` have the holder, the waiters and the fence. The waiter's message names the holder, and the
+/// waiter acquires the lock after it.
 #[test]
-fn looks_and_waits() {
+fn inspecting_and_waiting() {
     let place = Place::new();
     let holder = place.hold("run --reason release_41 db-migrate");
     let mut waiter = Running::start(place.sh("run db-migrate", "true"));
@@ -76,8 +77,8 @@ fn looks_and_waits() {
     assert_matches(
         &place.done("ls").out,
         &format!(
-            "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE\n\
-             db-migrate +exclusive +WHO pid {pid} +\\d+s +[23]\\ds +1 +\\d+\n"
+            "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE +REASON\n\
+             db-migrate +exclusive +WHO pid {pid} +\\d+s +[23]\\ds +1 +\\d+ +release_41\n"
         ),
     );
     assert_matches(&place.done("show db-migrate").out, "db-migrate\n.+WHO.+queue.+WHO.+");
@@ -87,7 +88,8 @@ fn looks_and_waits() {
     assert_eq!((holder.finish().code, waiter.finish().code), (Some(0), Some(0)));
 }
 
-/// A lock is taken by one process, released by another that has its token, and closed for a while.
+/// One process acquires a lock and another releases it with the token. `--min-hold` keeps it closed for a
+/// while.
 #[test]
 fn acquire_release_and_close() {
     let place = Place::new();
@@ -96,7 +98,7 @@ fn acquire_release_and_close() {
     assert_eq!(place.done("acquire -n k --ttl 20s").code, Some(75));
     assert_eq!(place.done(&format!("release k --token {token}")).code, Some(0));
     assert_eq!(place.done(&format!("release k --token {token}")).code, Some(79));
-    assert_eq!(place.done("run --at-least 1m k -- true").code, Some(0));
+    assert_eq!(place.done("run --min-hold 1m k -- true").code, Some(0));
     let twin = place.done("run -n k -- true");
     assert_eq!(twin.code, Some(75));
     assert_matches(
@@ -114,7 +116,7 @@ fn acquire_release_and_close() {
     );
 }
 
-/// A watch tells what happens, also that a lock was taken away; whoever ran under it is ended.
+/// `watch` reports an acquired lock and its forced release; the command that ran under the lock is ended.
 #[test]
 fn watch_and_force() {
     let place = Place::new();

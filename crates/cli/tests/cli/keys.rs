@@ -1,10 +1,10 @@
-//! Row 58 of the torture list: names that nobody expects.
+//! Fault t58: unusual names.
 
 use crate::common::{Space, assert_matches};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Odd names are names: held, shown and given back like any other.
+/// Unusual names work like any other: they can be locked, shown and released.
 #[test]
 fn t58_odd_names_work() {
     let space = Space::new();
@@ -16,7 +16,7 @@ fn t58_odd_names_work() {
     }
 }
 
-/// Names that nobody can read back are refused with 64, escaped and short.
+/// Names that cannot be read are rejected with 64; the message escapes them and is short.
 #[test]
 fn t58_bad_names_are_refused() {
     let space = Space::new();
@@ -33,11 +33,11 @@ fn t58_bad_names_are_refused() {
     }
 }
 
-/// A name of any length gives a short message.
+/// A name of any length produces a short message.
 #[test]
 fn t58_huge_names_are_refused() {
     let space = Space::new();
-    // An argument can have 128 KiB; a mebibyte does not even reach us.
+    // The limit of one argument is 128 KiB, so a longer one would not reach us.
     let run = space.done(["run", &"x".repeat(100 << 10), "--", "true"]);
     assert_eq!(run.code, Some(64));
     assert_matches(
@@ -47,7 +47,7 @@ fn t58_huge_names_are_refused() {
     assert!(run.err.len() < 300, "{run:?}");
 }
 
-/// A name that is not text is refused with what can be shown of it.
+/// A name that is not UTF-8 is rejected; the message shows the valid part of it.
 #[test]
 fn t58_names_that_are_not_text() {
     let space = Space::new();

@@ -1,4 +1,4 @@
-//! Row 69 of the torture list: the lock ends before the command.
+//! Fault t69: the lock ends before the command.
 
 use crate::common::{
     Running, Space, assert_matches, bare, done, is_alive, pid_in, status_of, unread, wait_for,
@@ -6,18 +6,18 @@ use crate::common::{
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
-/// `--at-most`: TERM comes first, and a command that follows it ends in peace; the status is 79.
+/// `--max-hold`: TERM comes first, and a command can end by itself; the status is 79.
 #[test]
-fn t69_at_most_asks_first() {
+fn t69_max_hold_asks_first() {
     let space = Space::new();
     let script =
         "exec 2>/dev/null; trap 'echo asked > log; exit 0' TERM; while :; do sleep 0.01; done";
     let start = Instant::now();
-    let run = done(space.sh("run --at-most 1s --grace 400ms --status-file status.json k", script));
+    let run = done(space.sh("run --max-hold 1s --grace 400ms --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
     assert_matches(
         &run.err,
-        r"tenure: losing k: --at-most 1s is nearly over; sent TERM to \d+, KILL in \d+ms\ntenure: lost k\n",
+        r"tenure: losing k: --max-hold 1s is nearly over; sent TERM to \d+, KILL in \d+ms\ntenure: lost k\n",
     );
     assert_eq!(space.read("log"), "asked\n");
     assert!(start.elapsed() < Duration::from_millis(950), "{:?}", start.elapsed());
@@ -27,18 +27,18 @@ fn t69_at_most_asks_first() {
     assert!(space.is_free("k"));
 }
 
-/// Without `--grace`, TERM leaves the command nine tenths of its time, but for the reserve.
+/// Without `--grace`, TERM comes after nine tenths of the time, less the reserve.
 #[test]
-fn t69_at_most_asks_late() {
+fn t69_max_hold_asks_late() {
     let space = Space::new();
-    let run = done(space.sh("run --at-most 2s --status-file status.json k", "exec sleep 60"));
+    let run = done(space.sh("run --max-hold 2s --status-file status.json k", "exec sleep 60"));
     assert_eq!(run.code, Some(79));
     assert_matches(
         &run.err,
-        r"tenure: losing k: --at-most 2s is nearly over; sent TERM to \d+, KILL in \d+ms\ntenure: lost k\n",
+        r"tenure: losing k: --max-hold 2s is nearly over; sent TERM to \d+, KILL in \d+ms\ntenure: lost k\n",
     );
     let held = space.report()["held_ms"].as_u64().unwrap();
-    assert!((1_690..2_000).contains(&held), "{held}");
+    assert!((1_590..2_000).contains(&held), "{held}");
 }
 
 /// A command that ignores TERM is killed before the time is over, with all its descendants.
@@ -46,46 +46,46 @@ fn t69_at_most_asks_late() {
 fn t69_term_then_kill_for_the_whole_group() {
     let space = Space::new();
     let script = "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do sleep 0.01; done";
-    let run = done(space.sh("run --at-most 1s --grace 300ms --status-file status.json k", script));
+    let run = done(space.sh("run --max-hold 5s --grace 300ms --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
     let report = space.report();
     assert_eq!(report["child"]["signal"], 9);
     let held = report["held_ms"].as_u64().unwrap();
-    assert!((800..1_000).contains(&held), "{report}");
+    assert!((4_490..5_000).contains(&held), "{report}");
     let grandchild = pid_in(&space.path("grandchild"));
     wait_for("the grandchild to die", || !is_alive(grandchild));
 }
 
-/// A command that is stopped is woken, so that it can follow the request.
+/// A stopped command is continued, so that it can react to TERM.
 #[test]
 fn t69_a_stopped_command_is_asked_too() {
     let space = Space::new();
     let script = "trap 'echo asked > log; exit 0' TERM; kill -STOP $$; exit 1";
-    let run = done(space.sh("run --at-most 1s --grace 400ms --status-file status.json k", script));
+    let run = done(space.sh("run --max-hold 1s --grace 400ms --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
     assert_eq!(space.read("log"), "asked\n");
     assert_eq!(space.report()["child"]["status"], 0);
 }
 
-/// A descendant that ignores TERM does not outlive a command that followed it.
+/// A descendant that ignores TERM does not outlive a command that obeys it.
 #[test]
 fn t69_stragglers_are_killed() {
     let space = Space::new();
     let straggler = "trap '' TERM; echo $$ > straggler; while :; do sleep 0.01; done";
     let script = "sh -c \"$0\" & sleep 60";
-    let mut run = space.tenure(["run", "--at-most", "1s", "k", "--", "sh", "-c", script]);
+    let mut run = space.tenure(["run", "--max-hold", "1s", "k", "--", "sh", "-c", script]);
     run.arg(straggler);
     assert_eq!(done(run).code, Some(79));
     let pid = pid_in(&space.path("straggler"));
     wait_for("the straggler to die", || !is_alive(pid));
 }
 
-/// The next holder never meets the command of the one that had to go.
+/// When the next holder starts, the command of the previous one is dead.
 #[test]
 fn t69_kill_lands_before_the_next_holder() {
     let space = Space::new();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
-    let first = Running::start(space.sh("run --at-most 1s --grace 200ms k", script));
+    let first = Running::start(space.sh("run --max-hold 5s --grace 200ms k", script));
     let pid = pid_in(&space.path("pid"));
     let alive = format!("kill -0 {pid} 2>/dev/null && grep -q '^State:.[^Z]' /proc/{pid}/status");
     let next = done(space.sh("run -q k", &format!("if {alive}; then exit 1; fi")));
@@ -93,38 +93,38 @@ fn t69_kill_lands_before_the_next_holder() {
     assert_eq!(first.finish().code, Some(79));
 }
 
-/// `--on-lost kill` does not ask.
+/// `--on-lost kill` sends no TERM.
 #[test]
 fn t69_on_lost_kill() {
     let space = Space::new();
     let script = "trap 'echo asked > log' TERM; while :; do sleep 0.01; done";
-    let run = done(space.sh("run --at-most 500ms --on-lost kill k", script));
+    let run = done(space.sh("run --max-hold 500ms --on-lost kill k", script));
     assert_eq!(run.code, Some(79));
     assert_matches(
         &run.err,
-        r"tenure: losing k: --at-most 500ms is nearly over; sent KILL to \d+\ntenure: lost k\n",
+        r"tenure: losing k: --max-hold 500ms is nearly over; sent KILL to \d+\ntenure: lost k\n",
     );
     assert_eq!(space.read("log"), "");
 }
 
-/// `--on-lost ignore` lets the command finish; the status still says that it had no lock.
+/// `--on-lost ignore` lets the command finish; the status is still 79.
 #[test]
 fn t69_on_lost_ignore() {
     let space = Space::new();
     let script = "sleep 0.8; echo finished > log; exit 4";
     let run =
-        done(space.sh("run --at-most 300ms --on-lost ignore --status-file status.json k", script));
+        done(space.sh("run --max-hold 300ms --on-lost ignore --status-file status.json k", script));
     assert_eq!(run.code, Some(79));
     assert_eq!(
         run.err,
-        "tenure: losing k: --at-most is over; the command goes on\ntenure: lost k\n"
+        "tenure: losing k: --max-hold is over; the command continues\ntenure: lost k\n"
     );
     assert_eq!(space.read("log"), "finished\n");
     let report = space.report();
     assert_eq!((&report["loss"], &report["child"]["status"]), (&"max_hold".into(), &4.into()));
 }
 
-/// A `tenure` that was stopped for longer than its lease looks at the lock first when it goes on.
+/// After a stop that was longer than its lease, `tenure` checks the lock before anything else.
 #[test]
 fn t69_a_suspended_run_kills_first() {
     let space = Space::new();
@@ -135,7 +135,7 @@ fn t69_a_suspended_run_kills_first() {
     let run = Running::start(command);
     let pid = pid_in(&space.path("pid"));
     run.send(Signal::SIGSTOP);
-    // Nothing tells when a lease of a stopped process has ended but the time itself.
+    // Only time can show that the lease of a stopped process has ended.
     std::thread::sleep(Duration::from_millis(1_200));
     assert!(is_alive(pid));
     run.send(Signal::SIGCONT);
@@ -151,7 +151,7 @@ fn t69_a_suspended_run_kills_first() {
     assert_eq!((&report["outcome"], &report["loss"]), (&"lost".into(), &"expired".into()));
 }
 
-/// A `tenure` that was stopped for less than its lease goes on as if nothing had happened.
+/// After a stop that was shorter than its lease, `tenure` continues normally.
 #[test]
 fn t69_a_short_stop_does_no_harm() {
     let space = Space::new();
@@ -165,19 +165,20 @@ fn t69_a_short_stop_does_no_harm() {
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""));
 }
 
-/// Somebody who does not read our messages does not save the command from being killed.
+/// A reader that does not read our messages does not delay the kill.
 #[test]
 fn t69_a_full_pipe_does_not_delay_the_kill() {
     let space = Space::new();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
-    let mut run = space.sh("run --at-most 800ms --grace 200ms k", script);
+    let mut run = space.sh("run --max-hold 800ms --grace 200ms k", script);
     let (reader, writer) = unread();
     let mut child = run.stderr(writer).spawn().unwrap();
     drop(run);
     let pid = pid_in(&space.path("pid"));
     let start = Instant::now();
     wait_for("the command to die", || !is_alive(pid));
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // Due when `--max-hold` ends, which began before the command did.
+    assert!(start.elapsed() < Duration::from_millis(1_500), "{:?}", start.elapsed());
     assert_eq!(status_of(&mut child), Some(79));
     drop(reader);
 }

@@ -1,7 +1,7 @@
-//! The tool from outside: what it says, how it ends, what it leaves behind.
+//! The tool from outside: its messages, its exit status, and what it leaves behind.
 //!
-//! Each test has a directory of locks or a server of its own, waits for states with a deadline, and asserts on
-//! full texts; patterns stand only for what varies.
+//! Each test has its own lock directory or server, waits for states with a deadline, and compares full texts;
+//! patterns are used only for parts that vary.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -9,10 +9,13 @@ mod acquire;
 mod child;
 mod common;
 mod config;
+mod bench;
 mod doctor;
+mod elect;
 mod etcd;
 mod keys;
-mod look;
+mod modes;
+mod inspect;
 mod lost;
 mod passwords;
 mod redis;

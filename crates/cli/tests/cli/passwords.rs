@@ -1,4 +1,4 @@
-//! Passwords that stand apart from the server's address: where they go, and where not.
+//! Passwords that are configured apart from the server's address: which servers get them.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -7,7 +7,7 @@ use tenure_testkit::servers::EtcdServer;
 
 use crate::common::{PASSWORD, Space, bare, done};
 
-/// A directory of somebody else's, and the address of a server of theirs.
+/// An untrusted working directory, and a listener that its file names as the server.
 struct Trap {
     space: Space,
     server: TcpListener,
@@ -30,14 +30,14 @@ impl Trap {
         std::fs::write(path, toml).unwrap();
     }
 
-    /// The tool in that directory.
+    /// The tool in the untrusted directory.
     fn tenure(&self, args: &[&str]) -> Command {
         let mut command = bare(args);
         command.current_dir(self.space.path(".")).env("XDG_CONFIG_HOME", self.space.path("user"));
         command
     }
 
-    /// The words in which a command is refused that has not spoken to the server.
+    /// The error message of a command. Asserts that it did not connect to the listener.
     fn refusal(&self, command: Command) -> String {
         let run = done(command);
         assert_eq!((run.code, run.out.as_str()), (Some(64), ""), "{run:?}");
@@ -51,7 +51,7 @@ impl Trap {
 const WHY: &str = "a file in the working directory is not trusted with it; name the server where the password \
                    is, or in a file outside\n";
 
-/// A password of the environment does not go to a server that the working directory's file names, by its
+/// A password from the environment is not sent to a server that the working directory's file names, by its
 /// host or by its port.
 #[test]
 fn of_the_environment() {
@@ -74,7 +74,7 @@ fn of_the_environment() {
     assert_eq!(trap.refusal(with_password()), refused("port"));
 }
 
-/// Nor does a password of the user's own file.
+/// A password from the user's own file is not sent there either.
 #[test]
 fn of_the_users_file() {
     let trap = Trap::new();
@@ -92,7 +92,7 @@ fn of_the_users_file() {
     );
 }
 
-/// Nor does the login of `etcdctl`.
+/// The login of `etcdctl` is not sent there either.
 #[test]
 fn of_etcdctl() {
     let trap = Trap::new();
@@ -107,8 +107,8 @@ fn of_etcdctl() {
     }
 }
 
-/// What names the server in the environment, on the command line or in a file outside gets the password; so
-/// does a file that has both.
+/// The password is used if the environment, the command line or a file outside the working directory names
+/// the server, or if one file has both server and password.
 #[test]
 fn where_they_go() {
     let space = Space::guarded();
@@ -124,7 +124,7 @@ fn where_they_go() {
     };
     let password = ("TENURE_REDIS_PASSWORD", PASSWORD);
     let here = [("TENURE_REDIS_HOST", "127.0.0.1"), ("TENURE_REDIS_PORT", port.as_str()), password];
-    // What the working directory says is overridden.
+    // The environment overrides this file.
     std::fs::write(space.path("tenure.toml"), "[redis]\nhost = 'h'\nport = 1\n").unwrap();
     ls(&here);
     ls(&[("TENURE_URL", &space.secret_url()), password]);
@@ -137,7 +137,7 @@ fn where_they_go() {
     ls(&[password]);
 }
 
-/// The working directory may choose etcd where the environment names its members.
+/// The file of the working directory may choose etcd if the environment names the members.
 #[test]
 fn etcdctl_names_the_members() {
     let server = EtcdServer::start();
@@ -149,7 +149,7 @@ fn etcdctl_names_the_members() {
     assert_eq!((run.code, run.err.as_str()), (Some(0), "tenure: no locks\n"), "{run:?}");
 }
 
-/// A command gets none of our secrets.
+/// A command inherits none of our secrets.
 #[test]
 fn a_command_inherits_none() {
     const SECRETS: [&str; 6] = [
@@ -164,7 +164,7 @@ fn a_command_inherits_none() {
     let url = space.url();
     let mut run = bare(["run", "-u", &url, "k", "--", "env"]);
     run.envs(SECRETS.map(|name| (name, PASSWORD)));
-    // Both forms at once are refused.
+    // Using both forms at once is rejected.
     let run = done({
         run.env_remove("TENURE_LOCK_URL");
         run

@@ -1,4 +1,4 @@
-//! `run`, `ls` and `show` on a Redis server. What happens when it goes away is in `redis_lost.rs`.
+//! `run`, `ls` and `show` on a Redis server. Server failures are in `redis_lost.rs`.
 
 use crate::common::{
     PASSWORD, Running, Space, assert_matches, bare, done, is_alive, pid_in, wait_for,
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Runs on one server exclude each other, and nothing is left when they have ended.
+/// Runs on one server exclude each other, and leave no keys.
 #[test]
 fn runs_exclude_each_other() {
     let space = Space::redis();
@@ -21,7 +21,7 @@ fn runs_exclude_each_other() {
     assert_eq!(space.keys(), [""; 0]);
 }
 
-/// The command knows its lock, and fences rise.
+/// The command's environment has its lock, and fences rise.
 #[test]
 fn environment() {
     let space = Space::redis();
@@ -34,9 +34,10 @@ fn environment() {
     assert!(second > first, "{first} {second}");
 }
 
-/// A wait says for whom, why, and how much of the lease is left; its end says how long it was.
+/// A waiter's message names the holder, its reason and the time left of the lease; the last one has the time
+/// waited.
 #[test]
-fn long_waits_are_told() {
+fn long_waits_are_reported() {
     let space = Space::redis();
     let holder = space.hold("run --reason release_41 db-migrate");
     let mut waiter = Running::start(space.tenure(["run", "db-migrate", "--", "true"]));
@@ -58,7 +59,7 @@ fn long_waits_are_told() {
     assert_eq!(holder.finish().code, Some(0));
 }
 
-/// Who does not wait, or not for long, is told who has it: 75.
+/// Without a wait, or after a short one, the message names the holder: 75.
 #[test]
 fn not_acquired() {
     let space = Space::redis();
@@ -79,11 +80,11 @@ fn not_acquired() {
     );
 }
 
-/// `--at-least` keeps the lock closed after a short run; both looks call it so.
+/// `--min-hold` keeps the lock closed after a short run; `ls` and `show` call it closed.
 #[test]
-fn at_least_keeps_twins_apart() {
+fn min_hold_keeps_twins_apart() {
     let space = Space::redis();
-    assert_eq!(space.done(["run", "--at-least", "1m", "k", "--", "true"]).code, Some(0));
+    assert_eq!(space.done(["run", "--min-hold", "1m", "k", "--", "true"]).code, Some(0));
     let twin = space.done(["run", "-n", "k", "--", "true"]);
     assert_eq!(twin.code, Some(75));
     assert_matches(
@@ -99,7 +100,7 @@ fn at_least_keeps_twins_apart() {
     );
 }
 
-/// `ls` shows the lease; who waits and the fence are not known to a server that is only polled.
+/// `ls` shows the lease, the waiters and the fence.
 #[test]
 fn ls_as_a_table() {
     let space = Space::redis();
@@ -112,15 +113,37 @@ fn ls_as_a_table() {
     assert_matches(
         &run.out,
         &format!(
-            "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE\n\
-             db-migrate +exclusive +WHO pid {pid} +\\d+s +[23]\\ds +(-|\\d+) +(-|\\d+)\n"
+            "KEY +MODE +HOLDER +HELD FOR +LEASE LEFT +WAITERS +FENCE +REASON\n\
+             db-migrate +exclusive +WHO pid {pid} +\\d+s +[23]\\ds +0 +\\d+ +-\n"
         ),
     );
 }
 
+/// G3: with `lock_key` in the URL, a run holds the key that other programs already use, and `ls` shows its fence. `ls`
+/// also shows the locks of the other programs.
+#[test]
+fn a_fleets_names() {
+    let space = Space::redis();
+    let url = format!("{}?lock_key=distributed_lock:{{key}}", space.url());
+    let mut raw = space.server().client();
+    let theirs = ["SET", "distributed_lock:order:2", "theirs", "NX", "PX", "60000"];
+    assert_eq!(raw.text(&theirs).as_deref(), Some("OK"));
+    let script = "\"$0\" -u \"$1\" ls --json; echo $TENURE_FENCE";
+    let bin = env!("CARGO_BIN_EXE_tenure");
+    let run = space.done(["-u", &url, "run", "order:1", "--", "sh", "-c", script, bin, &url]);
+    let (listing, fence) = run.out.trim().rsplit_once('\n').unwrap();
+    let listing: Value = serde_json::from_str(listing).unwrap();
+    let locks = listing["locks"].as_array().unwrap();
+    assert_eq!((&locks[0]["key"], &locks[1]["key"]), (&"order:1".into(), &"order:2".into()));
+    assert_eq!(locks[0]["holders"][0]["fence"], fence);
+    assert!(locks[1]["holders"][0]["user"].is_null(), "{listing}");
+    assert_eq!(space.done(["-u", &url, "run", "-n", "order:2", "--", "true"]).code, Some(75));
+    assert_eq!(raw.text(&["GET", "distributed_lock:order:2"]).as_deref(), Some("theirs"));
+}
+
 /// `ls --json` and `show --json` have the same fields as on any engine.
 #[test]
-fn looks_as_json() {
+fn ls_and_show_as_json() {
     let space = Space::redis();
     let holder = space.hold("run --reason why k");
     let listing: Value = serde_json::from_str(&space.done(["ls", "--json"]).out).unwrap();
@@ -132,13 +155,14 @@ fn looks_as_json() {
         assert_eq!(found["pid"], holder.pid().as_raw());
         assert_eq!((&found["program"], &found["reason"]), (&"tenure".into(), &"why".into()));
         assert!((20_000..=30_000).contains(&found["lease_left_ms"].as_u64().unwrap()), "{found}");
-        assert!(found["held_ms"].as_u64().is_some() && !found["closing"].as_bool().unwrap());
+        assert!(found["held_ms"].as_u64().is_some() && !found["cooling_down"].as_bool().unwrap());
+        assert!(found["fence"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{found}");
     }
     assert!(space.show("free").is_null());
 }
 
-/// `run` and `show` take a name literally, `ls` takes a pattern in which it can be escaped; keys of
-/// others on the same server are none of ours.
+/// `run` and `show` take a name literally; `ls` takes a pattern, in which special characters can be escaped.
+/// Other keys on the same server do not appear.
 #[test]
 fn t59_patterns_are_for_ls_only() {
     let space = Space::redis();
@@ -164,7 +188,7 @@ fn t59_patterns_are_for_ls_only() {
     assert!(space.is_free("a**") && space.is_free("a[a-z]"));
 }
 
-/// `show` tells of the holder in full.
+/// `show` prints everything about the holder.
 #[test]
 fn show_in_full() {
     let space = Space::redis();
@@ -179,12 +203,12 @@ fn show_in_full() {
         &format!(
             "k\n  mode      exclusive\n  holder    WHO \\(pid {pid}, tenure\\)\n  \
              reason    release_41\n  held for  \\d+s \\(since \\S+Z\\)\n  \
-             lease     [23]\\ds left\n(  fence     \\d+\n)?  queue     [^\n]+\n"
+             lease     [23]\\ds left\n  fence     \\d+\n  queue     [^\n]+\n"
         ),
     );
 }
 
-/// Keys that complete are those on the server.
+/// t123: keys on the server are offered as completions.
 #[test]
 fn completions() {
     let space = Space::redis();
@@ -194,7 +218,7 @@ fn completions() {
     assert_eq!(done(ask).out, "db-migrate");
 }
 
-/// A key that a shell would not take as a plain word completes in no shell: others have chosen it.
+/// t123: a key that is not a plain word for every shell is never offered, because other users chose it.
 #[test]
 fn odd_keys_do_not_complete() {
     let space = Space::redis();
@@ -227,7 +251,7 @@ fn odd_keys_do_not_complete() {
     }
 }
 
-/// t60: another program's lock is waited for like any other; a key that is no lock is an error.
+/// t60: a lock of another program is waited for like any other; a key that is not a lock is an error.
 #[test]
 fn t60_foreign_keys() {
     let space = Space::redis();
@@ -252,7 +276,7 @@ fn t60_foreign_keys() {
     );
 }
 
-/// t54: whichever way a run ends, its lock is free: at once where we have a say, else by the ttl.
+/// t54: the lock is free however a run ends: at once, or after the ttl if `tenure` was killed.
 #[test]
 fn t54_ends_free_the_lock() {
     let space = Space::redis();
@@ -273,7 +297,7 @@ fn t54_ends_free_the_lock() {
     wait_for("the lease to end", || space.is_free("k"));
 }
 
-/// t54: a signal ends a wait at once, and leaves nothing of it on the server.
+/// t54: a signal ends a wait at once, and nothing of it stays on the server.
 #[test]
 fn t54_signals_end_a_wait() {
     let space = Space::redis();
@@ -292,7 +316,7 @@ fn t54_signals_end_a_wait() {
     assert!(!space.path("ran").exists());
 }
 
-/// Ctrl-C on a terminal while waiting leaves no key behind, for `run` and for `acquire`.
+/// Ctrl-C on a terminal during a wait leaves no key behind, for `run` and for `acquire`.
 #[test]
 fn t69_ctrl_c_while_waiting() {
     let space = Space::redis();
@@ -311,7 +335,7 @@ fn t69_ctrl_c_while_waiting() {
     assert!(!space.path("ran").exists());
 }
 
-/// A password gets us in, and gets no further: not to the command, not to what is said.
+/// A password is used to connect, but neither the command nor any message gets it.
 #[test]
 fn passwords_stay_with_us() {
     let space = Space::guarded();
@@ -342,7 +366,7 @@ fn passwords_stay_with_us() {
     }
 }
 
-/// `TENURE_URL` comes before the application's `REDIS_URL`, which then stays the application's.
+/// `TENURE_URL` has priority over the application's `REDIS_URL`, which the command then inherits.
 #[test]
 fn our_variable_comes_first() {
     let (space, other) = (Space::redis(), Space::redis());
@@ -356,4 +380,66 @@ fn our_variable_comes_first() {
     let mut run = other.tenure(["run", "-n", "k", "--", "sh", "-c", "echo [$REDIS_URL]"]);
     run.env("REDIS_URL", space.url());
     assert_eq!(done(run).out, format!("[{}]\n", space.url()));
+}
+
+/// `--wait` also covers the server: if the server is unreachable at the start and comes back in time, the run
+/// succeeds.
+#[test]
+fn a_server_that_is_away_at_the_start_is_waited_for() {
+    let space = Space::redis();
+    space.server().kill();
+    let waits = Running::start(space.tenure(["run", "-w", "10m", "k", "--", "true"]));
+    let acquires = Running::start(space.tenure(["acquire", "-w", "10m", "a", "--ttl", "1m"]));
+    let soon = ["run", "-w", "10m", "--unavailable-after", "300ms", "k", "--", "true"];
+    let limit = ["run", "--unavailable-after", "2s", "k", "--", "true"];
+    let one = ["run", "-w", "1s", "k", "--", "true"];
+    let none = ["run", "k", "--", "true"];
+    for (words, least) in [(&soon[..], 300), (&limit, 2_000), (&one, 1_000), (&none, 0)] {
+        let started = Instant::now();
+        let run = space.done(words);
+        assert_eq!(run.code, Some(69), "{words:?}: {run:?}");
+        // A pause before the next attempt that would not end in time is left out.
+        let least = Duration::from_millis(least) * 9 / 10;
+        assert!(started.elapsed() >= least, "{words:?} after {:?}", started.elapsed());
+    }
+    space.server().restart();
+    for run in [waits, acquires] {
+        let run = run.finish();
+        assert_eq!(run.code, Some(0), "{run:?}");
+    }
+}
+
+/// If the server becomes unreachable during a wait, the wait continues until its limit.
+#[test]
+fn a_server_that_goes_away_is_waited_for() {
+    let space = Space::redis();
+    let _holder = space.hold("run --ttl 2s --on-lost ignore k");
+    let mut waits = Running::start(space.tenure(["run", "-w", "10m", "k", "--", "true"]));
+    waits.line();
+    space.server().kill();
+    // Longer than a wait without a limit tolerates a server that cannot be reached or does not reply: 6 s.
+    let started = Instant::now();
+    assert_eq!(space.done(["run", "-w", "7s", "other", "--", "true"]).code, Some(69));
+    assert!(started.elapsed() > Duration::from_millis(6_500), "after {:?}", started.elapsed());
+    space.server().restart();
+    let run = waits.finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+}
+
+/// t117: if the server is paused, every command exits with 69, not with "held by another".
+#[test]
+fn a_server_that_stands_still_is_69_to_all() {
+    let space = Space::redis();
+    space.server().pause();
+    let words = [&["run", "-n", "k", "--", "true"][..], &["run", "-w", "3s", "k", "--", "true"]];
+    for words in words {
+        let started = Instant::now();
+        for run in [(); 3].map(|()| Running::start(space.tenure(words.iter()))) {
+            let run = run.finish();
+            assert_eq!(run.code, Some(69), "{run:?}");
+        }
+        // The longer limit is three seconds. No time is spent on clean-up at a server that does not reply.
+        assert!(started.elapsed() < Duration::from_secs(5), "{words:?}: {:?}", started.elapsed());
+    }
+    space.server().go_on();
 }

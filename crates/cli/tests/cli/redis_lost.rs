@@ -1,5 +1,5 @@
-//! A Redis server that goes away, refuses, or forgets: what is said, and that the command is dead
-//! before the lock can be another's.
+//! A Redis server that is unreachable, rejects requests, or loses its data: the messages, and that the
+//! command is dead before another process can acquire the lock.
 
 use crate::common::wait_for;
 use crate::common::{Done, PASSWORD, Running, Space, assert_matches, bare, done, is_alive, pid_in};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const STUBBORN: &str = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done";
 
-/// The tool at this URL, to its end.
+/// Runs the tool with this URL to its end.
 fn at(url: &str, args: &[&str]) -> Done {
     let mut run = bare(args);
     run.env("TENURE_URL", url);
@@ -25,7 +25,7 @@ fn t69_server_killed() {
     space.server().kill();
     let killed = Instant::now();
     wait_for("the command to die", || !is_alive(pid));
-    // The last renewal that the server can have confirmed was before it was killed.
+    // The last confirmed renewal was before the server was killed.
     assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
     let run = run.finish();
     assert_eq!(run.code, Some(79));
@@ -43,7 +43,7 @@ fn t69_server_killed() {
     assert_eq!(report["child"]["signal"], 9);
 }
 
-/// t69: a command that follows TERM ends in peace, and the status is 79 all the same.
+/// t69: a command that obeys TERM ends by itself, and the status is 79 too.
 #[test]
 fn t69_server_killed_and_term_followed() {
     let space = Space::redis();
@@ -59,7 +59,7 @@ fn t69_server_killed_and_term_followed() {
     );
 }
 
-/// t69: the server falls silent, and the next holder never meets the command of the one before.
+/// t69: the server stops replying; when the next holder starts, the command of the previous one is dead.
 #[test]
 fn t69_kill_lands_before_the_next_holder() {
     let space = Space::redis();
@@ -80,7 +80,7 @@ fn t69_kill_lands_before_the_next_holder() {
     );
 }
 
-/// t69: a server that forgets the lock leaves no time to ask.
+/// t69: if the server loses the lock, the command gets KILL at once.
 #[test]
 fn t69_server_forgets() {
     let space = Space::redis();
@@ -97,7 +97,7 @@ fn t69_server_forgets() {
     assert!(!is_alive(pid));
 }
 
-/// While the server lives, a lease shorter than the command worries nobody.
+/// While the server works, a command that runs longer than the ttl is not disturbed.
 #[test]
 fn t69_renewals_keep_the_command_alive() {
     let space = Space::redis();
@@ -105,8 +105,8 @@ fn t69_renewals_keep_the_command_alive() {
     assert_eq!((run.code, run.err.as_str()), (Some(4), ""));
 }
 
-/// t69: a `tenure` that was stopped for longer than its lease kills before it does anything else,
-/// and the next holder's lock is not touched.
+/// t69: after a stop that was longer than its lease, `tenure` sends KILL before anything else, and the next
+/// holder's lock is not touched.
 #[test]
 fn t69_a_suspended_run_kills_first() {
     let space = Space::redis();
@@ -125,7 +125,7 @@ fn t69_a_suspended_run_kills_first() {
     assert!(!is_alive(pid) && !space.is_free("k"));
 }
 
-/// A server that is not there is 69 for every command, named by its address and without the password.
+/// An unreachable server is 69 for every command; the message has its address and no password.
 #[test]
 fn server_down() {
     let space = Space::guarded();
@@ -144,7 +144,7 @@ fn server_down() {
         assert_eq!(
             run.err,
             format!(
-                "tenure: error: TENURE_URL: engine unavailable: redis `{}`: cannot connect: \
+                "tenure: error: `TENURE_URL` in the environment: engine unavailable: redis `{}`: cannot connect: \
                  Connection refused (os error 111)\n",
                 space.address()
             )
@@ -152,14 +152,16 @@ fn server_down() {
     }
 }
 
-/// A password that is wrong or missing is 69, and not repeated.
+/// A wrong or missing password is 69, and the message does not repeat it.
 #[test]
 fn wrong_passwords() {
     let space = Space::guarded();
     let run = at(&format!("redis://:guess-{PASSWORD}@{}", space.address()), &["ls"]);
     assert_eq!(run.code, Some(69));
-    let start =
-        format!("tenure: error: TENURE_URL: refused by the engine: redis `{}`: ", space.address());
+    let start = format!(
+        "tenure: error: `TENURE_URL` in the environment: refused by the engine: redis `{}`: ",
+        space.address()
+    );
     assert_eq!(
         run.err,
         format!(
@@ -175,7 +177,7 @@ fn wrong_passwords() {
     );
 }
 
-/// A server that goes away while we wait for a lock is told of, and given up on before long: 69.
+/// If the server becomes unreachable during a wait, a message reports it, and the wait ends soon: 69.
 #[test]
 fn server_killed_while_waiting() {
     let space = Space::redis();
@@ -193,8 +195,32 @@ fn server_killed_while_waiting() {
     assert_matches(
         &run.err,
         &format!(
-            "(tenure: waiting for k: {refused} \\(os error 111\\)\n)*tenure: error: lock `k`: engine \
-             unavailable: {refused} \\(os error 111\\)\n"
+            "(tenure: waiting for the server of k: {refused} \\(os error 111\\)\n)*tenure: error: lock \
+             `k`: engine unavailable: {refused} \\(os error 111\\) \\(gave up after [\\d.]+s\\)\n"
         ),
     );
+}
+
+/// `--wait` limits the wait for an unreachable server. Messages name the server and the time left; the last
+/// one has the time waited.
+#[test]
+fn a_wait_for_the_server_is_reported() {
+    let space = Space::redis();
+    space.server().kill();
+    let refused =
+        regex::escape(&format!("redis `{}`: cannot connect: Connection refused", space.address()));
+    for command in
+        [&["run", "-w", "4s", "k", "--", "true"][..], &["acquire", "-w", "4s", "k", "--ttl", "1m"]]
+    {
+        let run = space.done(command);
+        assert_eq!(run.code, Some(69), "{run:?}");
+        assert_matches(
+            &run.err,
+            &format!(
+                "(tenure: waiting for the server of k: {refused} \\(os error 111\\); giving up in [0-3]s\n)+\
+                 tenure: error: lock `k`: engine unavailable: {refused} \\(os error 111\\) \
+                 \\(gave up after [4-9][\\d.]*s\\)\n"
+            ),
+        );
+    }
 }

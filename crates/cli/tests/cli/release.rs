@@ -1,4 +1,4 @@
-//! `tenure release`: by its token, and by force.
+//! `tenure release`: by token, and by force.
 
 use crate::common::{Running, Space, assert_matches, bare, done, pid_in, wait_for};
 use crate::screen::Screen;
@@ -10,7 +10,7 @@ fn acquire(space: &Space, key: &str) -> String {
     run.out.trim().into()
 }
 
-/// What a token can do: free its lock once.
+/// A token releases its lock once.
 #[test]
 fn by_token() {
     let space = Space::redis();
@@ -25,11 +25,11 @@ fn by_token() {
     assert_eq!(again.code, Some(79));
     assert_eq!(
         again.err,
-        "tenure: not released: k is not held under this token (any more); it is free\n"
+        "tenure: not released: k is not held with this token, or no longer; it is free\n"
     );
 }
 
-/// The token of the past does nothing to whoever has the lock now, and says who that is.
+/// An old token does not affect the present holder, and the message names that holder.
 #[test]
 fn t02_a_newer_holder_is_not_touched() {
     let space = Space::redis();
@@ -40,14 +40,14 @@ fn t02_a_newer_holder_is_not_touched() {
     assert_eq!(run.code, Some(79));
     assert_matches(
         &run.err,
-        "tenure: not released: k is not held under this token \\(any more\\); it is held by WHO for \\d+s\n",
+        "tenure: not released: k is not held with this token, or no longer; it is held by WHO for \\d+s\n",
     );
     assert!(!space.is_free("k"));
     space.let_go();
     assert_eq!(holder.finish().code, Some(0), "it had its lock to the end");
 }
 
-/// The token can come from a file or from stdin, so that it need not stand in the list of processes.
+/// The token can come from a file or from stdin, so that it does not appear in the process list.
 #[test]
 fn tokens_from_elsewhere() {
     let space = Space::redis();
@@ -66,7 +66,7 @@ fn tokens_from_elsewhere() {
     );
 }
 
-/// What is no token is refused without being repeated; what does not go together is refused.
+/// An invalid token is rejected without being repeated; contradicting options are rejected.
 #[test]
 fn usage() {
     let space = Space::redis();
@@ -83,7 +83,7 @@ fn usage() {
     let nonsense: [&[&str]; 6] = [
         &["release", "k"],
         &["release", "--force"],
-        &["release", "k", "--token", token, "--force"],
+        &["release", "k", "--token-file", "x", "--force"],
         &["release", "k", "--token", token, "--yes"],
         &["release", "k", "--token", token, "--reason", "x"],
         &["release", "k", "--token", token, "--token-file", "x"],
@@ -93,7 +93,7 @@ fn usage() {
     }
 }
 
-/// Where a lock ends with its process there are no tokens.
+/// If locks end with their process, there are no tokens.
 #[test]
 fn no_tokens_without_a_server() {
     let token = "00112233445566778899aabbccddeeff";
@@ -102,12 +102,12 @@ fn no_tokens_without_a_server() {
     assert_eq!(run.code, Some(64));
     assert_eq!(
         run.err,
-        "tenure: error: there are no tokens here: a lock of `file:` ends with its process\n\
+        "tenure: error: `file:` has no tokens: its locks end with their process\n\
          hint: tenure show k\n"
     );
 }
 
-/// t68: the former holder hears that it was forced, by whom and why, and ends with 79.
+/// t68: the former holder learns that it was forced, by whom and why, and exits with 79.
 #[test]
 fn t68_forced() {
     let space = Space::redis();
@@ -123,7 +123,7 @@ fn t68_forced() {
         &format!(
             "tenure: k is held \\d+s by WHO \\(pid {pid}, \"release_41\"\\), \\ds of lease left, its \
              process runs on this machine\ntenure: released k by force: WHO \\(pid {pid}, \
-             \"release_41\"\\) learns it at the next renewal, and may go on until then\n"
+             \"release_41\"\\) will see it at its next renewal, and may continue until then\n"
         ),
     );
     let run = run.finish();
@@ -135,7 +135,7 @@ fn t68_forced() {
     assert_eq!(space.report()["loss"], "forced");
 }
 
-/// Without a reason the former holder still hears by whom; `-q` says nothing of it here.
+/// Without a reason the former holder still learns by whom; with `-q`, `release` prints nothing.
 #[test]
 fn t68_forced_without_a_reason() {
     let space = Space::redis();
@@ -149,7 +149,7 @@ fn t68_forced_without_a_reason() {
     );
 }
 
-/// t68: what a script holds can be taken away too; it finds out when it releases.
+/// t68: a lock of a script can be released by force too; the script learns it when it releases.
 #[test]
 fn t68_a_script_is_forced() {
     let space = Space::redis();
@@ -160,12 +160,12 @@ fn t68_a_script_is_forced() {
         &forced.err,
         "tenure: k is held \\d+s by WHO \\(pid \\d+\\), \\d+s of lease left, its process has ended, \
          as that of `tenure acquire` always has\n\
-         tenure: released k by force: a script that has its token learns it at its release\n",
+         tenure: released k by force: a script that has its token will see it when it releases\n",
     );
     assert_eq!(space.done(["release", "k", "--token", &token]).code, Some(79));
 }
 
-/// Nothing held is nothing to do.
+/// If the lock is free, there is nothing to do.
 #[test]
 fn nothing_to_force() {
     for space in [Space::redis(), Space::new()] {
@@ -175,7 +175,7 @@ fn nothing_to_force() {
     }
 }
 
-/// Off a terminal nobody can be asked, so `--yes` has to be said.
+/// Without a terminal the operator cannot confirm, so `--yes` is required.
 #[test]
 fn force_needs_yes_off_a_terminal() {
     let space = Space::redis();
@@ -184,19 +184,19 @@ fn force_needs_yes_off_a_terminal() {
     assert_eq!(run.code, Some(64));
     assert_matches(
         &run.err,
-        "tenure: k is held [^\n]+\ntenure: error: --force needs --yes where nobody can be asked\n",
+        "tenure: k is held [^\n]+\ntenure: error: --force needs --yes if there is no terminal to ask on\n",
     );
     assert!(!space.is_free("k"));
 }
 
-/// A25: a file lock cannot be taken away; the message says which process to end.
+/// A25: a file lock cannot be released by force; the message names the process to end.
 #[test]
 fn force_on_file_names_the_process() {
     let space = Space::new();
     let holder = space.hold("run --reason why k");
     let run = space.done(["release", "k", "--force"]);
     assert_eq!(run.code, Some(64));
-    let (pid, host) = (holder.pid(), regex::escape(&tenure::Client::this_process().host));
+    let (pid, host) = (holder.pid(), regex::escape(&tenure::Process::this_process().host));
     assert_matches(
         &run.err,
         &format!(
@@ -207,29 +207,33 @@ fn force_on_file_names_the_process() {
     );
 }
 
-/// A lock that is only kept closed has no holder: `file:` opens it, Redis says that it will open.
+/// A lock that is only kept closed is opened, on files and on Redis. A lock that an older version closed has
+/// no token to compare, so it is not opened; it opens by itself.
 #[test]
 fn force_on_a_closed_lock() {
-    let space = Space::new();
-    assert_eq!(space.done(["run", "--at-least", "1m", "k", "--", "true"]).code, Some(0));
-    let run = space.done(["release", "k", "--force", "--yes"]);
-    assert_eq!(run.code, Some(0));
-    assert_matches(
-        &run.err,
-        "tenure: k was released by WHO \\(pid \\d+\\), kept closed for another \\d+s\ntenure: opened k\n",
-    );
+    let closed = "tenure: k was released by WHO \\(pid \\d+\\), kept closed for another \\d+s\n";
+    for space in [Space::new(), Space::redis()] {
+        assert_eq!(space.done(["run", "--min-hold", "1m", "k", "--", "true"]).code, Some(0));
+        assert_eq!(space.done(["run", "-n", "k", "--", "true"]).code, Some(75), "it is closed");
+        let run = space.done(["release", "k", "--force", "--yes"]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert_matches(&run.err, &format!("{closed}tenure: opened k\n"));
+        assert_eq!(space.done(["run", "-n", "k", "--", "true"]).code, Some(0));
+    }
     let space = Space::redis();
-    assert_eq!(space.done(["run", "--at-least", "1m", "k", "--", "true"]).code, Some(0));
+    let value = "-t1:closed::1800000000000:host:1:user:program";
+    space.server().client().text(&["SET", "tenure:lock:k", value, "PX", "60000"]);
     let run = space.done(["release", "k", "--force", "--yes"]);
     assert_eq!(run.code, Some(75));
     assert_matches(
         &run.err,
-        "tenure: k was released by WHO \\(pid \\d+\\), kept closed for another \\d+s\n\
-         tenure: error: lock `k` has no holder any more, and opens by itself\n",
+        "tenure: k was released by user@host \\(pid 1\\), kept closed for another \\d+s\n\
+         tenure: error: lock `k` was closed by an older version of tenure\nhint: it opens by itself\n",
     );
+    assert!(!space.is_free("k"));
 }
 
-/// Another program's lock is not ours to take.
+/// A lock of another program is not released.
 #[test]
 fn force_on_a_foreign_lock() {
     let space = Space::redis();
@@ -245,7 +249,7 @@ fn force_on_a_foreign_lock() {
     assert!(!space.is_free("k"));
 }
 
-/// A29: a newer version's lock is called so, by `show`, by one that wants it, and by `--force`.
+/// A29: `show`, a waiter and `--force` report that a newer version holds the lock.
 #[test]
 fn force_on_a_newer_lock() {
     let space = Space::redis();
@@ -276,7 +280,7 @@ fn ask(space: &Space, key: &str) -> Screen {
     screen
 }
 
-/// On a terminal the key has to be typed again.
+/// On a terminal the key must be typed again.
 #[test]
 fn typed_again() {
     let space = Space::redis();
@@ -296,7 +300,7 @@ fn typed_again() {
     assert!(space.is_free("db migrate"));
 }
 
-/// Ctrl-C at the question takes nothing away.
+/// Ctrl-C at the question leaves the lock held.
 #[test]
 fn ctrl_c_at_the_question() {
     let space = Space::redis();
@@ -305,14 +309,14 @@ fn ctrl_c_at_the_question() {
     screen.type_in("$T release k --force\n");
     screen.expect(QUESTION);
     screen.type_in("\x03");
-    // A shell whose job a signal has ended forgets what was typed before its prompt.
+    // A shell discards text that was typed before its prompt when a signal ended its job.
     wait_for("the prompt", || screen.shown().ends_with("ps1:"));
     screen.type_in("echo code=$?\n");
     screen.expect("code=130");
     assert!(!space.is_free("k"));
 }
 
-/// A25: a holder that came while the operator was thinking is not hit, and is named.
+/// A25: a new holder that acquired the lock while the question was open keeps it, and the message names it.
 #[test]
 fn a_newer_holder_is_not_hit() {
     let space = Space::redis();
@@ -328,9 +332,9 @@ fn a_newer_holder_is_not_hit() {
     assert_eq!(newer.finish().code, Some(0), "it had its lock to the end");
 }
 
-/// A lock that was given back while the operator was thinking is free, and that is all that was wanted.
+/// If the lock was released while the question was open, it is free, and the status is 0.
 #[test]
-fn given_back_meanwhile() {
+fn released_meanwhile() {
     let space = Space::redis();
     let token = acquire(&space, "k");
     let mut screen = ask(&space, "k");
@@ -340,10 +344,10 @@ fn given_back_meanwhile() {
     assert_eq!(screen.code(), Some(0));
 }
 
-/// While the question is open, a renewal shows that the holder lives; a lease that only runs down
-/// is not taken for one.
+/// While the question is open, a renewal shows that the holder is alive; a lease that only gets shorter does
+/// not.
 #[test]
-fn renewals_are_told() {
+fn renewals_are_reported() {
     let space = Space::redis();
     acquire(&space, "left");
     let left = ask(&space, "left");

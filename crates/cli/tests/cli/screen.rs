@@ -1,4 +1,4 @@
-//! A terminal for tests: what is typed on it, what is seen on it.
+//! A terminal for tests: typing on it, and reading its screen.
 
 use crate::common::{Space, unmuted, wait_for};
 use std::fs::File;
@@ -14,7 +14,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts a program in a session of its own, with a new terminal that controls it.
+    /// Starts a program in its own session, with a new controlling terminal.
     pub(crate) fn start(command: &Command) -> Self {
         let pty = nix::pty::openpty(None, None).unwrap();
         let mut session = unmuted("setsid");
@@ -53,13 +53,13 @@ impl Screen {
         self.shown.lock().unwrap().clone()
     }
 
-    /// The status of the program, which ends by itself.
+    /// The exit status of the program; waits for its end.
     pub(crate) fn code(&mut self) -> Option<i32> {
         wait_for("the program to end", || self.program.try_wait().unwrap().is_some());
         self.program.wait().unwrap().code()
     }
 
-    /// Waits until something is on the screen.
+    /// Waits until the screen contains `text`.
     pub(crate) fn expect(&self, text: &str) {
         wait_for(&format!("{text:?} on the screen"), || self.shown().contains(text));
     }

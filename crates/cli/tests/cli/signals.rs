@@ -1,9 +1,9 @@
-//! Signals to us: while waiting, while the command runs, and the one that nobody can catch.
+//! Signals to `tenure`: during a wait, while the command runs, and SIGKILL.
 
 use crate::common::{Running, Space, is_alive, pid_in, state, wait_for};
 use nix::sys::signal::Signal;
 
-/// A signal ends a wait at once with 128+N, and nothing is left of it.
+/// A signal ends a wait at once with 128+N, and nothing of the wait is left.
 #[test]
 fn t54_signals_end_a_wait() {
     let space = Space::new();
@@ -23,7 +23,7 @@ fn t54_signals_end_a_wait() {
     assert!(!space.path("ran").exists());
 }
 
-/// Ctrl-C and the like reach the command, and the lock is free when it has ended.
+/// Ctrl-C and similar signals reach the command, and the lock is free after its end.
 #[test]
 fn t69_signals_are_forwarded_and_the_lock_released() {
     let space = Space::new();
@@ -36,7 +36,7 @@ fn t69_signals_are_forwarded_and_the_lock_released() {
     }
 }
 
-/// A command that handles the signal decides its own status, and holds the lock until it has ended.
+/// A command that handles the signal chooses its own status, and holds the lock until it ends.
 #[test]
 fn t54_the_lock_is_kept_until_the_command_ends() {
     let space = Space::new();
@@ -52,7 +52,7 @@ fn t54_the_lock_is_kept_until_the_command_ends() {
     assert!(space.is_free("k"));
 }
 
-/// Signals that mean something only to the command reach it too.
+/// Signals that matter only to the command reach it too.
 #[test]
 fn other_signals_are_forwarded() {
     let space = Space::new();
@@ -70,7 +70,7 @@ fn other_signals_are_forwarded() {
     assert_eq!(run.finish().code, Some(7));
 }
 
-/// What `nohup` makes us ignore, the command ignores too.
+/// A signal that `nohup` makes us ignore is ignored by the command too.
 #[test]
 fn ignored_signals_stay_ignored() {
     let space = Space::new();
@@ -87,7 +87,7 @@ fn ignored_signals_stay_ignored() {
     assert_eq!(run.finish().code, Some(0));
 }
 
-/// If we are killed, the command dies with us and the lock is free at once.
+/// If we are killed, the kernel kills the command and frees the lock at once.
 #[test]
 fn t69_sigkill_takes_the_command_along() {
     let space = Space::new();
@@ -99,12 +99,12 @@ fn t69_sigkill_takes_the_command_along() {
     assert_eq!(space.done(["run", "-n", "k", "--", "true"]).code, Some(0));
 }
 
-/// A stop and its end reach the command without a terminal; the lock stays held meanwhile.
+/// Stop and continue reach the command without a terminal; the lock stays held meanwhile.
 #[test]
 fn stops_are_forwarded() {
     let space = Space::new();
-    // The command must not be busy starting others: one that is stopped within a vfork is not seen
-    // to stop, by any shell.
+    // The command must not be starting other processes: a shell that is stopped within a vfork is not
+    // reported as stopped.
     nix::unistd::mkfifo(&space.path("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let run = Running::start(space.sh("run k", "echo $$ > pid; read line < go"));
     let pid = pid_in(&space.path("pid"));

@@ -1,8 +1,8 @@
-//! How a run ends: exit statuses and the status file.
+//! The end of a run: exit statuses and the status file.
 
-use crate::common::{Space, assert_matches, bare, done};
+use crate::common::{Running, Space, assert_matches, bare, done};
 
-/// The exit status is the command's own, exactly.
+/// The exit status is exactly the command's own.
 #[test]
 fn the_commands_own_status() {
     let space = Space::new();
@@ -12,7 +12,7 @@ fn the_commands_own_status() {
     }
 }
 
-/// A command that a signal ended gives 128+N, whether the signal has a name or not.
+/// A command that a signal ended gives 128+N, also if the signal has no name.
 #[test]
 fn signals_are_128_and_more() {
     let space = Space::new();
@@ -22,7 +22,7 @@ fn signals_are_128_and_more() {
     }
 }
 
-/// A lock that another holds gives 75, or what `-E` says.
+/// A lock that another process holds gives 75, or the value of `-E`.
 #[test]
 fn not_acquired_is_75() {
     let space = Space::new();
@@ -32,7 +32,7 @@ fn not_acquired_is_75() {
     assert_eq!(space.done(["run", "-w", "50ms", "k", "--", "true"]).code, Some(75));
 }
 
-/// A command that is not there gives 127, one that cannot be run 126; neither leaves a lock.
+/// A missing command gives 127, a command that cannot be run 126; neither leaves a lock.
 #[test]
 fn commands_that_cannot_be_run() {
     let space = Space::new();
@@ -49,7 +49,7 @@ fn commands_that_cannot_be_run() {
     assert!(space.is_free("k"));
 }
 
-/// A command that only turns out not to run once it is started leaves no lock either.
+/// A command that fails only when it is started leaves no lock either.
 #[test]
 fn a_broken_command_releases_the_lock() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -63,7 +63,7 @@ fn a_broken_command_releases_the_lock() {
     assert!(space.is_free("k"));
 }
 
-/// A place that cannot hold locks is 69, and named.
+/// A directory that cannot store locks gives 69, and the message names it.
 #[test]
 fn unreachable_is_69() {
     let run = done(bare(["run", "-u", "file:/dev/null/locks", "k", "--", "true"]));
@@ -71,7 +71,7 @@ fn unreachable_is_69() {
     assert_matches(&run.err, "tenure: error: .*/dev/null.*\n");
 }
 
-/// Whoever did not type the URL is told which variable or file it came from.
+/// If the URL was not on the command line, the message names the variable or file.
 #[test]
 fn urls_are_blamed_on_their_source() {
     let space = Space::new();
@@ -82,7 +82,10 @@ fn urls_are_blamed_on_their_source() {
         let mut run = bare(["run", "k", "--", "true"]);
         run.env(name, "zookeeper://:s3cret@localhost");
         let run = done(run);
-        assert_eq!((run.code, run.err), (Some(64), format!("tenure: error: {name}: {unknown}\n")));
+        assert_eq!(
+            (run.code, run.err),
+            (Some(64), format!("tenure: error: `{name}` in the environment: {unknown}\n"))
+        );
     }
     std::fs::write(space.path("url"), "zookeeper://:s3cret@localhost\n").unwrap();
     let run = space.done(["--url-file", "url", "ls"]);
@@ -90,19 +93,30 @@ fn urls_are_blamed_on_their_source() {
     assert_eq!(run.err, format!("tenure: error: --url-file `url`: {unknown}\n"));
 }
 
-/// A command without `--` before it is 64, and what is missing is said.
+/// A command without `--` before it gives 64, and the message suggests `--`.
 #[test]
-fn missing_dashes_are_told() {
+fn missing_dashes_are_suggested() {
     let run = done(bare(["run", "a", "echo", "hi"]));
     assert_eq!(run.code, Some(64));
     assert_eq!(
         run.err,
-        "error: unexpected argument 'echo' found\n\n  tip: put `--` before the command\n\n\
-         Usage: tenure run [OPTIONS] <KEY> -- <COMMAND>...\n\nFor more information, try '--help'.\n"
+        "error: the following required arguments were not provided:\n  <COMMAND>...\n\n  \
+         tip: put `--` before the command\n\nUsage: tenure run <KEY>... -- <COMMAND>...\n\n\
+         For more information, try '--help'.\n"
     );
 }
 
-/// Nonsense is 64, help is 0.
+/// `tenure --help` names the engines of every URL, except `memory:`, whose locks nobody else would see.
+#[test]
+fn help_names_every_engine() {
+    let help = done(bare(["--help"])).out;
+    for form in tenure::url_forms().filter(|form| *form != "memory:") {
+        let scheme = form.split(':').next().unwrap();
+        assert!(help.contains(&format!("{scheme}:")), "{scheme} is not in:\n{help}");
+    }
+}
+
+/// Invalid arguments give 64, help gives 0.
 #[test]
 fn usage_is_64() {
     let nonsense: [&[&str]; 8] = [
@@ -124,19 +138,19 @@ fn usage_is_64() {
     }
 }
 
-/// Values that make no sense are named in the message.
+/// The message names the invalid value.
 #[test]
 fn bad_values_are_named() {
     let space = Space::new();
-    let run = space.done(["run", "--at-most", "1 fortnight", "k", "--", "true"]);
+    let run = space.done(["run", "--max-hold", "1 fortnight", "k", "--", "true"]);
     assert_eq!(run.code, Some(64));
-    assert!(run.err.contains("invalid value '1 fortnight' for '--at-most <DUR>'"), "{run:?}");
-    let run = space.done(["run", "--at-least", "10s", "--at-most", "5s", "k", "--", "true"]);
+    assert!(run.err.contains("invalid value '1 fortnight' for '--max-hold <DUR>'"), "{run:?}");
+    let run = space.done(["run", "--min-hold", "10s", "--max-hold", "5s", "k", "--", "true"]);
     assert_eq!(run.code, Some(64));
-    assert_eq!(run.err, "tenure: error: `--at-least 10s` must not be more than `--at-most 5s`\n");
+    assert_eq!(run.err, "tenure: error: `--min-hold 10s` must not be more than `--max-hold 5s`\n");
 }
 
-/// The status file says how it went when all went well.
+/// The status file after a successful run.
 #[test]
 fn status_file_of_a_success() {
     let space = Space::new();
@@ -151,6 +165,35 @@ fn status_file_of_a_success() {
     assert!(report["held_ms"].as_u64().unwrap() >= 50, "{report}");
     assert!(report["waited_ms"].as_u64().is_some(), "{report}");
     assert!(report["fence"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{report}");
+}
+
+/// The report has the process id and the times, from before the wait until after the command.
+#[test]
+fn status_file_has_time_and_pid() {
+    let space = Space::new();
+    let now = || tenure::time::UnixMillis::now().0;
+    let before = now();
+    let run = Running::start(space.sh("run --status-file status.json k", "sleep 0.05"));
+    // `env` starts the tool by exec, so the process id is the same.
+    let pid = run.pid().as_raw();
+    assert_eq!(run.finish().code, Some(0));
+    let (report, after) = (space.report(), now());
+    assert_eq!(report["pid"], pid);
+    let [started, ended] =
+        ["started", "ended"].map(|at| report[format!("{at}_unix_ms")].as_u64().unwrap());
+    assert!(before <= started && started + 50 <= ended && ended <= after, "{report}");
+}
+
+/// A killed run leaves no report, also not the one of an earlier run.
+#[test]
+fn an_old_status_file_is_removed() {
+    let space = Space::new();
+    std::fs::write(space.path("status.json"), "old").unwrap();
+    let run = space.hold("run --status-file status.json k");
+    assert!(!space.path("status.json").exists());
+    run.send(nix::sys::signal::Signal::SIGKILL);
+    assert_eq!(run.finish().code, None);
+    assert!(!space.path("status.json").exists());
 }
 
 /// Every outcome has its own word in the status file.
@@ -169,12 +212,12 @@ fn status_file_of_every_outcome() {
     assert_eq!(outcome(&["k"], &["/tmp/"]), "not_runnable");
     assert_eq!(outcome(&["a\nb"], &["true"]), "usage");
     assert_eq!(outcome(&["-u", "file:/dev/null/x", "k"], &["true"]), "unreachable");
-    assert_eq!(outcome(&["--at-most", "200ms", "k"], &["sleep", "60"]), "lost");
+    assert_eq!(outcome(&["--max-hold", "200ms", "k"], &["sleep", "60"]), "lost");
     let _holder = space.hold("run k");
     assert_eq!(outcome(&["-n", "k"], &["true"]), "not_acquired");
 }
 
-/// A status file that cannot be written is said before the command starts.
+/// A status file that cannot be written is reported before the command starts.
 #[test]
 fn unwritable_status_file() {
     let space = Space::new();

@@ -1,4 +1,4 @@
-//! Nobody reads what we print: no lock, no kill and no exit waits for a reader.
+//! Our output has no reader: no lock, no kill and no exit waits for one.
 
 use std::process::{Command, Stdio};
 
@@ -7,21 +7,21 @@ use nix::unistd::Pid;
 
 use crate::common::{Space, assert_matches, bare, status_of, unread, wait_for};
 
-/// Runs a command with a stderr that nobody reads, and returns its status.
+/// Runs a command whose stderr has no reader, and returns its status.
 fn with_unread_stderr(mut command: Command) -> Option<i32> {
     let (_reader, writer) = unread();
     let mut child = command.stderr(writer).spawn().unwrap();
     status_of(&mut child)
 }
 
-/// The lines before and after a wait hold up neither the command nor the end of the run.
+/// t120: the messages before and after a wait delay neither the command nor the end of the run.
 #[test]
 fn a_run_after_a_wait() {
     let space = Space::redis();
     let holder = space.hold("run k");
     let (_reader, writer) = unread();
     let mut run = space.sh("run k", "echo started > log").stderr(writer).spawn().unwrap();
-    // Longer than a wait is silent: the first line has been printed.
+    // Longer than the silence at the start of a wait: the first line has been printed.
     wait_for("a wait of a second", || {
         space.show("k")["waiters"][0]["waiting_ms"].as_u64().is_some_and(|ms| ms > 1_000)
     });
@@ -32,9 +32,9 @@ fn a_run_after_a_wait() {
     assert!(space.is_free("k"));
 }
 
-/// What is said at the start, and the engine's log, hold up nothing either.
+/// t120: messages at the start, and the engine's log, cause no delay either.
 #[test]
-fn a_run_that_says_more() {
+fn a_run_with_more_messages() {
     let space = Space::new();
     for args in ["run -u memory: k", "run -vv k"] {
         let status = with_unread_stderr(space.sh(args, "echo started > log"));
@@ -43,14 +43,14 @@ fn a_run_that_says_more() {
     }
 }
 
-/// An error ends with its status, whoever reads it.
+/// An error exits with its status, also if its message is not read.
 #[test]
 fn errors() {
     assert_eq!(with_unread_stderr(bare(["run", "--nonsense"])), Some(64));
     assert_eq!(with_unread_stderr(bare(["ls", "-u", "zoo://h"])), Some(64));
 }
 
-/// `acquire` hands the token over, whoever reads what else it says.
+/// `acquire` prints the token, also if its messages are not read.
 #[test]
 fn an_acquire() {
     let space = Space::redis();
@@ -62,7 +62,7 @@ fn an_acquire() {
     assert_matches(&token, "[0-9a-f]{32}\n");
 }
 
-/// A token that nobody reads can be waited for no longer than its lock is worth, and a signal ends that.
+/// If the token is not read, `acquire` waits no longer than the lease, and a signal ends the wait.
 #[test]
 fn a_token() {
     let space = Space::redis();
@@ -78,7 +78,7 @@ fn a_token() {
     assert!(space.is_free("k"));
 }
 
-/// A report for a pipe that nobody reads is given up.
+/// A report is dropped if its pipe is full.
 #[test]
 fn a_status_file() {
     let space = Space::new();

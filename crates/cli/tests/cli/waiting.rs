@@ -1,12 +1,12 @@
-//! Two runs and one lock: who waits, what is said, how a wait ends.
+//! Two runs and one lock: who waits, the messages, and how a wait ends.
 
 use crate::common::{Running, Space, assert_matches, bare, done, wait_for};
 use std::time::{Duration, Instant};
 
-/// What is said of a holder that these tests started.
+/// The part of a message that describes a holder of these tests.
 const HELD: &str = r"held \d+s by WHO \(pid \d+\)";
 
-/// The second of two runs waits for the first and runs after it; nothing is said of a short wait.
+/// The second of two runs waits for the first and runs after it; a short wait has no message.
 #[test]
 fn runs_exclude_each_other() {
     let space = Space::new();
@@ -26,7 +26,7 @@ fn other_keys_are_free() {
     assert_eq!(space.done(["run", "-n", "b", "--", "true"]).code, Some(0));
 }
 
-/// A wait below 400 ms says nothing.
+/// A wait below 400 ms has no message.
 #[test]
 fn short_waits_are_silent() {
     let space = Space::new();
@@ -37,9 +37,9 @@ fn short_waits_are_silent() {
     assert_eq!(holder.finish().code, Some(0));
 }
 
-/// A longer wait says for whom and why, and at its end how long it was.
+/// The messages of a longer wait: the holder and its reason; at the end, the time waited.
 #[test]
-fn long_waits_are_told() {
+fn long_waits_are_reported() {
     let space = Space::new();
     let holder = space.hold("run --reason release_41 db-migrate");
     let mut waiter = Running::start(space.tenure(["run", "db-migrate", "--", "true"]));
@@ -58,7 +58,7 @@ fn long_waits_are_told() {
     assert_eq!(holder.finish().code, Some(0));
 }
 
-/// `-q` waits in silence.
+/// With `-q` a wait has no messages.
 #[test]
 fn quiet_waits_are_silent() {
     let space = Space::new();
@@ -67,9 +67,9 @@ fn quiet_waits_are_silent() {
     assert_eq!((run.code, run.err.as_str()), (Some(75), ""));
 }
 
-/// `-n` says at once who holds the lock and where to look.
+/// `-n` reports the holder at once, with a hint.
 #[test]
-fn no_wait_says_who() {
+fn no_wait_names_the_holder() {
     let space = Space::new();
     let _holder = space.hold("run k");
     let start = Instant::now();
@@ -82,7 +82,7 @@ fn no_wait_says_who() {
     );
 }
 
-/// The hint looks where the run looked.
+/// The hint contains the URL of the run.
 #[test]
 fn hints_lead_to_the_same_place() {
     let space = Space::new();
@@ -98,7 +98,7 @@ fn hints_lead_to_the_same_place() {
     }
 }
 
-/// A bounded wait ends in time and says what it came to.
+/// A wait with a limit ends in time, and its message has the result.
 #[test]
 fn waits_time_out() {
     let space = Space::new();
@@ -114,12 +114,12 @@ fn waits_time_out() {
     );
 }
 
-/// `--at-least` keeps the lock closed after a short run, and says so to whoever asks.
+/// `--min-hold` keeps the lock closed after a short run; the message for the next run explains it.
 #[test]
-fn at_least_keeps_twins_apart() {
+fn min_hold_keeps_twins_apart() {
     let space = Space::new();
     let start = Instant::now();
-    let first = space.done(["run", "--at-least", "1s", "k", "--", "true"]);
+    let first = space.done(["run", "--min-hold", "1s", "k", "--", "true"]);
     assert_eq!((first.code, first.err.as_str()), (Some(0), ""));
     assert!(start.elapsed() < Duration::from_millis(900), "a run does not wait for its own rest");
     let twin = space.done(["run", "-n", "k", "--", "true"]);
@@ -134,7 +134,7 @@ fn at_least_keeps_twins_apart() {
     assert!(start.elapsed() >= Duration::from_secs(1));
 }
 
-/// A ttl has no effect where locks end with their process, and that is said only if one was given.
+/// A ttl has no effect if locks end with their process; a message appears only if a ttl was set.
 #[test]
 fn ttl_on_file() {
     let space = Space::new();
@@ -146,9 +146,9 @@ fn ttl_on_file() {
     );
 }
 
-/// Without a URL the user's own directory is used, and that is said once, unless `-q`.
+/// Without a URL the user's own directory is used; one message reports it, unless `-q`.
 #[test]
-fn default_place_is_said() {
+fn the_default_place_is_printed() {
     let expected = r"tenure: no --url given, using file:/tmp/tenure-\d+\n";
     let run = done(bare(["run", "tenure-cli-test", "--", "true"]));
     assert_eq!(run.code, Some(0), "{run:?}");

@@ -1,4 +1,4 @@
-//! `tenure watch`, and the place in the queue as `run` and `show` name it.
+//! `tenure watch`, and the position in the queue in `run` and `show`.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ fn tool(space: &Space, args: &str) -> Command {
     space.tenure(args.split_whitespace())
 }
 
-/// A command that holds its lock until the file `go` is there.
+/// A command that holds its lock until the file `go` exists.
 fn until(go: &str) -> String {
     format!("touch has-{go}; while [ ! -e {go} ]; do sleep 0.01; done")
 }
@@ -27,7 +27,7 @@ fn holds(space: &Space, args: &str, go: &str) -> Running {
     run
 }
 
-/// Starts a watch, and returns when it watches.
+/// Starts a watch, and returns when it is ready.
 fn watching(command: Command) -> Running {
     let mut watch = Running::start(command);
     assert_matches(&watch.line(), "tenure: watching, \\d+ locks? (is|are) held now");
@@ -44,7 +44,7 @@ fn succeeds(run: Running) -> Done {
     done
 }
 
-/// Acquired, handed over to the next process, released: one line each, in full.
+/// Acquired, handed over to the next process, released: the full text of each line.
 #[test]
 fn events_in_words() {
     let space = Space::redis();
@@ -70,7 +70,7 @@ fn events_in_words() {
     );
 }
 
-/// The same as JSON: one object per line, with the fields of `ls`.
+/// Acquired, handed over and released as JSON: one object per line, with the fields of `ls`.
 #[test]
 fn events_as_json() {
     let space = Space::redis();
@@ -85,7 +85,7 @@ fn events_as_json() {
         format!(
             "\\{{\"user\":\"[^\"]+\",\"host\":\"[^\"]+\",\"pid\":{pid},\"program\":\"tenure\",\
              \"since_unix_ms\":\\d+,\"label\":null,\"reason\":\"one\",\"held_ms\":\\d+,\
-             \"lease_left_ms\":{left},\"closing\":false,\"fence\":null\\}}"
+             \"lease_left_ms\":{left},\"cooling_down\":false,\"fence\":\"\\d+\"\\}}"
         )
     };
     let line = |event: &str, left: &str| {
@@ -117,7 +117,7 @@ fn killed_holders() {
     }
 }
 
-/// Locks in files are watched too: by looking.
+/// File locks are watched too, by polling.
 #[test]
 fn files_are_watched() {
     let space = Space::new();
@@ -133,7 +133,7 @@ fn files_are_watched() {
     assert_eq!(events, [("acquired".into(), Value::Null), ("released".into(), Value::Null)]);
 }
 
-/// What an operator takes away is told, with who did it and why.
+/// A forced release is reported, with who did it and why.
 #[test]
 fn forced() {
     let space = Space::redis();
@@ -150,7 +150,7 @@ fn forced() {
     );
 }
 
-/// Signals end it as they end a wait.
+/// Signals end a watch as they end a wait.
 #[test]
 fn signals_end_it() {
     let space = Space::new();
@@ -162,7 +162,7 @@ fn signals_end_it() {
     }
 }
 
-/// A reader that has seen enough ends it, without a word.
+/// When the reader closes the pipe, the watch ends without a message.
 #[test]
 fn a_closed_pipe_ends_it() {
     let space = Space::new();
@@ -184,7 +184,7 @@ fn a_closed_pipe_ends_it() {
     assert_eq!((ended.unwrap().code(), line.as_str()), (Some(0), ""));
 }
 
-/// A reader that does not read keeps nobody from ending it.
+/// A reader that does not read does not prevent the watch from ending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_does_not_read() {
     let space = Space::redis();
@@ -195,7 +195,7 @@ async fn a_reader_that_does_not_read() {
     let full = watch.stdout.take().unwrap();
     let locker = tenure::connect(&space.server().url()).await.unwrap();
     let mut guards = Vec::new();
-    // More lines than a pipe holds, which is 64 KiB less what is left of each page.
+    // More lines than fit into a pipe, which holds 64 KiB less the unused rest of each page.
     for n in 0..400 {
         guards.push(locker.lock(format!("k{n}")).await.unwrap());
     }
@@ -210,7 +210,7 @@ async fn a_reader_that_does_not_read() {
     assert_eq!(ended.unwrap().code(), Some(130));
 }
 
-/// A server that is not there is an error at the start; one that goes away is waited for.
+/// An unreachable server is an error at the start; later the watch waits for it.
 #[test]
 fn servers_that_are_away() {
     let space = Space::redis();
@@ -228,7 +228,7 @@ fn servers_that_are_away() {
     assert_matches(
         &run.err,
         &format!(
-            "tenure: error: TENURE_URL: [^\n]*redis `127.0.0.1:{port}`: cannot connect: [^\n]+\n"
+            "tenure: error: `TENURE_URL` in the environment: [^\n]*redis `127.0.0.1:{port}`: cannot connect: [^\n]+\n"
         ),
     );
     space.server().restart();
@@ -240,26 +240,28 @@ fn servers_that_are_away() {
         &run.out,
         &format!(
             "{AT} k acquired [^\n]+\n\
-             {AT} k ended: released or lost by WHO \\(pid \\d+\\) after \\d+s, nobody saw which\n\
+             {AT} k ended: released or lost by WHO \\(pid \\d+\\) after \\d+s, it is not known which\n\
              {AT} again acquired [^\n]+\n"
         ),
     );
 }
 
-/// A directory that is not there is an error, and is not made.
+/// A missing directory is an error, and is not created.
 #[test]
-fn looks_create_nothing() {
+fn inspecting_creates_nothing() {
     let space = Space::untouched();
     let run = space.done(["watch"]);
     let dir = space.path("locks");
-    let missing =
-        format!("tenure: error: TENURE_URL: lock directory `{}` does not exist\n", dir.display());
+    let missing = format!(
+        "tenure: error: `TENURE_URL` in the environment: lock directory `{}` does not exist\n",
+        dir.display()
+    );
     assert_eq!((run.code, run.out.as_str(), run.err), (Some(69), "", missing));
     assert!(!dir.exists());
     assert_eq!(done(bare(["-u", "memory:", "watch", "--count", "0"])).code, Some(64));
 }
 
-/// The place in the queue is named to whoever waits, and `show` has all of it in order.
+/// A waiter's message has its position in the queue, and `show` has the whole queue in order.
 #[test]
 fn places_in_the_queue() {
     let space = Space::redis();
@@ -284,8 +286,8 @@ fn places_in_the_queue() {
         &format!(
             "k\n  mode      exclusive\n  holder    WHO \\(pid {}, tenure\\)\n  reason    one\n  \
              held for  \\d+s \\(since \\S+Z\\)\n  lease     [12]\\ds left\n  \
-             queue     2 waiting, next first\n    1. WHO \\(pid {}, \"two\"\\), waiting \\d+s\n    \
-             2. WHO \\(pid {}\\), waiting \\d+s\n",
+             fence     \\d+\n  queue     2 waiting, next first\n    1. WHO \\(pid {}, \"two\"\\), exclusive, waiting \\d+s\n    \
+             2. WHO \\(pid {}\\), exclusive, waiting \\d+s\n",
             holder.pid(),
             second.pid(),
             third.pid()

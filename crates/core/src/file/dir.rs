@@ -1,42 +1,42 @@
-//! The directory that the locks live in.
+//! The directory of the locks.
 //!
-//! In: a path. Out: a directory that only we can write to, on a disk of this machine; or the reason
-//! why it will not do.
+//! In: a path. Out: a directory that only we can write to, on a disk of this machine; or the reason why it is
+//! refused.
 //!
-//! Whoever can write to the directory can take a lock file away and so break exclusion; whoever can
-//! put a link in its place chooses what we write to. Kernel locks on network file systems are local,
-//! slow or lost with a server's restart: there they would be a promise nobody keeps.
+//! A user who can write to the directory can remove a lock file and so break exclusion. A user who can put a
+//! link in its place decides which files we write to. Kernel locks on network file systems are local, slow,
+//! or lost when a server restarts, so they guarantee nothing.
 
 use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::files::fault;
-use crate::backend::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind};
 
-/// Where the command-line tool keeps its locks: `/tmp/tenure-<uid>`.
+/// The directory of the command-line tool: `/tmp/tenure-<uid>`.
 ///
-/// It follows from the user id alone, so that cron and a login shell meet in the same place
-/// whatever their environment says.
+/// It depends on the user id alone, so that cron and a login shell use the same one, no matter what their
+/// environment is.
 #[cfg(unix)]
 pub fn default_dir() -> PathBuf {
     PathBuf::from(format!("/tmp/tenure-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Where the command-line tool keeps its locks: `tenure` in the user's temporary directory.
+/// The directory of the command-line tool: `tenure` in the user's temporary directory.
 #[cfg(not(unix))]
 pub fn default_dir() -> PathBuf {
     std::env::temp_dir().join("tenure")
 }
 
-/// The path as it will be used: absolute, so that a change of the working directory cannot move it,
-/// and without a trailing slash, which would follow a link.
+/// The path in its final form: absolute, so that a change of the working directory does not affect it, and
+/// without a trailing slash, which would follow a link.
 pub(super) fn absolute(dir: &Path) -> Result<PathBuf, Fault> {
     let path = std::path::absolute(dir).map_err(|error| fault("find", dir, error))?;
     Ok(path.components().collect())
 }
 
-/// Makes the directory if it is missing, and refuses it if it cannot be trusted.
+/// Creates the directory if it is missing, and refuses it if it cannot be trusted.
 pub(super) fn prepare(dir: &Path) -> Result<(), Fault> {
     create(dir)?;
     let data = fs::symlink_metadata(dir).map_err(|error| fault("look at", dir, error))?;
@@ -55,7 +55,7 @@ pub(super) fn wrong_kind(data: &Metadata) -> Option<String> {
     kind.map(Into::into)
 }
 
-/// Only the last component: a missing parent is more often a typing error than a wish.
+/// Creates only the last component: a missing parent is most likely a typing error.
 fn create(dir: &Path) -> Result<(), Fault> {
     match make_private(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -74,7 +74,7 @@ fn make_private(dir: &Path) -> io::Result<()> {
     fs::create_dir(dir)
 }
 
-/// Who else could change what is in it.
+/// How other users could change the directory, if they can.
 #[cfg(unix)]
 pub(super) fn exposure(data: &Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
@@ -94,7 +94,7 @@ pub(super) fn exposure(_: &Metadata) -> Option<String> {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn network(dir: &Path) -> Option<String> {
     let magic = rustix::fs::statfs(dir).ok()?.f_type;
-    // The field's type differs between platforms; the numbers fit into 32 bits everywhere.
+    // The type of the field differs between platforms; the numbers fit into 32 bits everywhere.
     let name = network_name((magic as u64 & 0xffff_ffff) as u32)?;
     Some(format!("is on a network file system ({name}), where file locks cannot be relied on"))
 }
@@ -104,7 +104,7 @@ pub(super) fn network(_: &Path) -> Option<String> {
     None
 }
 
-/// From `linux/magic.h` and the file systems' own sources.
+/// From `linux/magic.h` and the sources of the file systems.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn network_name(magic: u32) -> Option<&'static str> {
     Some(match magic {
@@ -133,7 +133,7 @@ fn network_name(magic: u32) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Network file systems are known by number, the usual local ones are not among them.
+    /// Network file systems are recognised by number; the usual local ones are not.
     #[test]
     fn f5_network_file_systems_are_named() {
         assert_eq!(network_name(0x6969), Some("NFS"));

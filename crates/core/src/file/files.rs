@@ -1,59 +1,88 @@
 //! The files of one lock, and the kernel's lock on the first of them.
 //!
-//! In: a directory and a name. Out: [`Locked`], the proof that the kernel gave the lock to us.
+//! In: a directory and a name. Out: [`Locked`], the proof that the kernel granted us the lock.
 //!
 //! # Why exclusion holds although the files come and go
 //!
-//! *The lock is held by whoever has an exclusive `flock` on the very inode that `<name>.lock` names
-//! at that moment.* Three rules keep that true for one at a time:
+//! *The holder is the process with an exclusive `flock` on the very inode that `<name>.lock` names at that
+//! moment; readers are the processes with a shared one.* Three rules make sure that a holder is alone:
 //!
-//! 1. **Lock, then look.** After every successful `flock` the inode behind our descriptor is compared
-//!    with the one behind the path. Different, or no path: we locked a file that its last holder had
-//!    already removed; it excludes nobody, we close it and start again. The number of an inode cannot
-//!    be reused while we have it open, so the comparison cannot be fooled.
-//! 2. **Only the holder removes** `<name>.lock`, and it does so *before* it unlocks. Nobody renames
-//!    onto the path, and opening with `O_CREAT` never replaces what is there. So as long as somebody
-//!    holds the inode that the path names, the path keeps naming it, and everybody else who opens the
-//!    path queues on that inode. After the removal the remover holds nothing any more, whatever its
-//!    descriptor says; those who were queued on the old inode get it one after another and fail at
-//!    rule 1; those who come later make a new inode and compete for that.
-//! 3. **Everything beside it is written under it.** The record (and its draft) is written and removed
-//!    only by the holder, and removed *before* the lock file: afterwards it would be the next one's.
+//! 1. **Lock, then compare.** After every successful `flock`, the inode behind our descriptor is compared
+//!    with the one behind the path. If they differ, or the path does not exist, we locked a file that its
+//!    last holder had already removed. It excludes no one; we close it and start again. The number of an
+//!    inode cannot be reused while we have it open, so the comparison is reliable.
+//! 2. **Only the holder removes** `<name>.lock`, and it does so *before* it unlocks. No process renames a
+//!    file onto the path, and opening with `O_CREAT` never replaces an existing file. So while the inode that
+//!    the path names is held, the path keeps naming it, and every other process that opens the path queues on
+//!    that inode. After the removal the remover no longer holds the lock, even though its descriptor is still
+//!    locked. Processes queued on the old inode get it one after another and fail at rule 1. Processes that
+//!    come later create a new inode and compete for that one.
+//!    A reader removes nothing until it has the exclusive lock in place of its own: it was the last one.
+//! 3. **The record is written with the lock held.** The record (and its draft) is written and removed
+//!    only by the holder, and removed *before* the lock file: later it would belong to the next holder.
+//!    A reader removes the record that a dead holder left: while somebody reads, there is no holder.
 //!
-//! A process that is killed loses its descriptors, so the kernel lock goes; the path keeps naming the
-//! unlocked inode, the next one locks it and rule 1 is satisfied. A process that is stopped (SIGSTOP)
-//! while it waits is not in the kernel's queue and has no lock; one that is stopped between two
-//! steps of its release still has the kernel lock, or has removed the path already.
+//! A process that is killed loses its descriptors, and so the kernel's lock. The path still names the
+//! unlocked inode; the next process locks it and rule 1 is satisfied. A process that is stopped (SIGSTOP)
+//! while it waits is not in the kernel's queue and has no lock. A process that is stopped between two steps
+//! of its release still has the kernel's lock, or has already removed the path.
 //!
-//! What breaks it: somebody else who removes the file (a cleaner of `/tmp`). The holder finds out at
-//! its next renewal; two may hold until then, and the fence tells them apart. Renewals touch the
-//! files, so that cleaners which go by age leave them alone.
+//! Exclusion breaks if another program removes the file (a cleaner of `/tmp`). The holder notices it at its
+//! next renewal; until then there may be two holders, and the fence tells them apart. Renewals touch the
+//! files, so that cleaners that go by age leave them alone.
 //!
-//! Absent on purpose: who waits (`mark.rs`), who holds (`record.rs`), waiting itself (`wait.rs`).
+//! Absent on purpose: waiters (`waiter_mark.rs`), the holder (`record.rs`), waiting (`wait.rs`).
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{dir, mark, name};
-use crate::backend::{Fault, FaultKind};
+use super::readers::ReaderFile;
+use super::record::{Found, Record};
+use super::{dir, name, waiter_mark};
+use crate::fault::{Fault, FaultKind};
 use crate::key::Key;
+use crate::mode::Mode;
 
-/// Where the files of one lock are.
+/// The kernel's two kinds of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum LockKind {
+    Exclusive,
+    /// For readers.
+    Shared,
+}
+
+impl LockKind {
+    pub(super) fn of(mode: &Mode) -> Self {
+        match mode {
+            Mode::Read => LockKind::Shared,
+            _ => LockKind::Exclusive,
+        }
+    }
+}
+
+/// The paths of the files of one lock.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
-    /// The kernel's lock is on this one.
+    /// The file with the kernel's lock.
     pub(super) lock: PathBuf,
-    /// Who holds it.
+    /// The description of the holder.
     pub(super) record: PathBuf,
     /// The record while it is being written.
     pub(super) draft: PathBuf,
-    /// Locked, shared, by those who wait.
+    /// Has a shared lock by each waiter.
     pub(super) wait: PathBuf,
+    /// Has a shared lock by each writer that waits, see `writer_mark.rs`.
+    pub(super) want: PathBuf,
+    /// The start of the paths that describe readers, see `readers.rs`.
+    pub(super) readers: PathBuf,
 }
 
 /// The suffixes, in the order of [`Files`].
-pub(super) const SUFFIXES: [&str; 4] = [".lock", ".json", ".tmp", ".wait"];
+pub(super) const SUFFIXES: [&str; 5] = [".lock", ".json", ".tmp", ".wait", ".want"];
+
+/// What stands between the name and the fence of a reader's file. No name of a lock contains it.
+pub(super) const READER: &str = ".~";
 
 impl Files {
     pub(super) fn of(dir: &Path, key: &Key) -> Self {
@@ -61,18 +90,24 @@ impl Files {
     }
 
     pub(super) fn named(dir: &Path, name: &str) -> Self {
-        let [lock, record, draft, wait] =
+        let [lock, record, draft, wait, want] =
             SUFFIXES.map(|suffix| dir.join(format!("{name}{suffix}")));
-        Files { lock, record, draft, wait }
+        Files { lock, record, draft, wait, want, readers: dir.join(format!("{name}{READER}")) }
     }
 
-    /// One attempt. `None`: another has it.
-    pub(super) fn try_lock(&self) -> Result<Option<Locked>, Fault> {
-        // Every further round means that another holder came and went in between.
+    /// One attempt. `None` if the lock is held.
+    pub(super) fn try_lock(&self, kind: LockKind) -> Result<Option<Locked>, Fault> {
+        // Each further iteration means that another holder came and went in between.
         loop {
             let file = self.open()?;
-            match file.try_lock() {
-                Ok(()) if is_current(&file, &self.lock)? => return Ok(Some(self.locked(file))),
+            let locked = match kind {
+                LockKind::Exclusive => file.try_lock(),
+                LockKind::Shared => file.try_lock_shared(),
+            };
+            match locked {
+                Ok(()) if is_current(&file, &self.lock)? => {
+                    return Ok(Some(self.locked(file, kind)));
+                }
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) if is_interruption(&error) => {}
@@ -81,20 +116,24 @@ impl Files {
         }
     }
 
-    /// Blocks the thread until the kernel has given the lock. `None`: it gave one on a file that is
-    /// gone by now; ask again.
-    pub(super) fn wait_lock(&self) -> Result<Option<Locked>, Fault> {
+    /// Blocks the thread until the kernel grants the lock. `None` if it granted one on a file that has been
+    /// removed: call it again.
+    pub(super) fn wait_lock(&self, kind: LockKind) -> Result<Option<Locked>, Fault> {
         let file = self.open()?;
-        while let Err(error) = file.lock() {
+        let lock = match kind {
+            LockKind::Exclusive => File::lock,
+            LockKind::Shared => File::lock_shared,
+        };
+        while let Err(error) = lock(&file) {
             if !is_interruption(&error) {
                 return Err(fault("lock", &self.lock, error));
             }
         }
-        Ok(is_current(&file, &self.lock)?.then(|| self.locked(file)))
+        Ok(is_current(&file, &self.lock)?.then(|| self.locked(file, kind)))
     }
 
-    fn locked(&self, file: File) -> Locked {
-        Locked { file, files: self.clone() }
+    fn locked(&self, file: File, kind: LockKind) -> Locked {
+        Locked { file, files: self.clone(), kind, reader: None }
     }
 
     fn open(&self) -> Result<File, Fault> {
@@ -111,12 +150,15 @@ impl Files {
     }
 }
 
-/// The kernel's lock, ours. Dropping it closes the file and removes nothing: in a forked child the
-/// files are the parent's, and so is the lock.
+/// A kernel lock that we hold. Dropping it closes the file and removes nothing: in a forked child the files
+/// and the lock belong to the parent.
 #[derive(Debug)]
 pub(super) struct Locked {
     file: File,
     pub(super) files: Files,
+    kind: LockKind,
+    /// Describes the reader, once its grant is complete.
+    reader: Option<ReaderFile>,
 }
 
 impl Locked {
@@ -125,26 +167,55 @@ impl Locked {
         is_current(&self.file, &self.files.lock)
     }
 
-    /// Tells cleaners that go by age that the files are in use.
+    /// Updates the times of the files, so that cleaners that go by age leave them alone.
     pub(super) fn touch(&self) {
         touch(&self.file);
-        // Without a record there is nothing to keep.
+        // Without a record there is nothing to touch.
         let _ = read_only(&self.files.record).map(|record| touch(&record));
+        self.reader.iter().for_each(|reader| touch(&reader.file));
     }
 
-    /// Ends it and removes what belongs to it. Returns whether others wait.
+    /// Writes the record of the holder or reader. A reader also removes the record of a holder that died.
+    pub(super) fn describe(&mut self, record: &Record) -> Result<(), Fault> {
+        if self.kind == LockKind::Exclusive {
+            return record.write(&self.files);
+        }
+        self.reader = Some(ReaderFile::publish(&self.files, record)?);
+        if !self.is_closed() {
+            let _ = fs::remove_file(&self.files.record);
+        }
+        Ok(())
+    }
+
+    /// Writes the record that keeps the lock closed. It keeps out readers as well. If readers that leave at the same
+    /// moment want different times, one of them counts.
+    pub(super) fn close(&mut self, record: &Record) -> Result<(), Fault> {
+        match self.reader.take() {
+            None => record.write(&self.files),
+            Some(reader) => reader.turn_into(&self.files.record, record),
+        }
+    }
+
+    /// Releases the lock and removes its files. Returns whether others wait.
     ///
-    /// An error while removing leaves a file that the next holder or the next look removes; the lock
-    /// is free all the same.
-    pub(super) fn give_back(self) -> bool {
-        if !self.is_current().unwrap_or(false) {
+    /// If a removal fails, the next holder or the next inspection removes the file; the lock is free in any
+    /// case.
+    pub(super) fn give_back(mut self) -> bool {
+        self.reader.take().into_iter().for_each(ReaderFile::remove);
+        if !self.make_exclusive() || !self.is_current().unwrap_or(false) {
+            self.unlock();
+            return false;
+        }
+        // Another reader may have left the lock closed.
+        if self.kind == LockKind::Shared && self.is_closed() {
             self.unlock();
             return false;
         }
         let _ = fs::remove_file(&self.files.record);
-        // Where others wait, the file stays: they are queued on it, and a new one would make them
-        // start again. Windows cannot remove a file that others have open.
-        let contended = mark::sweep(&self.files.wait);
+        // If others wait, the lock file stays: they are queued on it, and a new file would make them start
+        // again. Windows cannot remove a file that other processes have open.
+        let contended = waiter_mark::sweep(&self.files.wait);
+        waiter_mark::sweep(&self.files.want);
         if !contended && cfg!(unix) {
             let _ = fs::remove_file(&self.files.lock);
         }
@@ -152,14 +223,25 @@ impl Locked {
         contended
     }
 
-    /// Ends it and leaves the record in force: the lock stays closed.
+    /// Whether a holder or reader has left the lock closed for some time.
+    fn is_closed(&self) -> bool {
+        let closed = |found: Found| found.record().is_some_and(|record| record.is_closed());
+        Record::find(&self.files).is_ok_and(closed)
+    }
+
+    /// Replaces the shared lock of the last reader by an exclusive one. Otherwise the shared lock is released.
+    fn make_exclusive(&self) -> bool {
+        self.kind == LockKind::Exclusive || self.file.try_lock().is_ok()
+    }
+
+    /// Unlocks and leaves the record in place: a closed lock stays closed.
     pub(super) fn unlock(self) {
         // Closing is not enough if a forked child still has a copy of the descriptor.
         let _ = self.file.unlock();
     }
 }
 
-/// Opens a file of ours for reading and writing, and makes it if need be; never follows a link.
+/// Opens a file of ours for reading and writing, and creates it if necessary; never follows a link.
 pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
     ours().read(true).write(true).create(true).truncate(false).open(path)
 }
@@ -169,7 +251,7 @@ pub(super) fn read_only(path: &Path) -> io::Result<File> {
     ours().read(true).open(path)
 }
 
-/// Opens a file of ours to write it from the start.
+/// Opens a file of ours for writing, truncated.
 pub(super) fn start_over(path: &Path) -> io::Result<File> {
     ours().write(true).create(true).truncate(true).open(path)
 }
@@ -206,27 +288,27 @@ fn same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Elsewhere lock files are never removed, so what is there is what was opened.
+/// On other systems lock files are never removed, so the path names the opened file.
 #[cfg(not(unix))]
 fn same(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     true
 }
 
 #[cfg(unix)]
-fn touch(file: &File) {
+pub(super) fn touch(file: &File) {
     use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let _ = rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: now });
 }
 
 #[cfg(not(unix))]
-fn touch(_: &File) {}
+pub(super) fn touch(_: &File) {}
 
 pub(super) fn is_interruption(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
-/// What `error` means while we were `doing` something to `path`.
+/// The fault for `error`, which happened while `doing` something to `path`.
 pub(super) fn fault(doing: &str, path: &Path, error: io::Error) -> Fault {
     let kind = if may_pass(&error) { FaultKind::Unavailable } else { FaultKind::Refused };
     let hint = if is_link(&error) { ", a symbolic link" } else { "" };
@@ -240,7 +322,7 @@ fn may_pass(error: &io::Error) -> bool {
     passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// What `O_NOFOLLOW` says when it meets one.
+/// Whether the error is that of `O_NOFOLLOW` for a link.
 #[cfg(unix)]
 pub(super) fn is_link(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())

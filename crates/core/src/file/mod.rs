@@ -1,31 +1,35 @@
 //! Locks between the processes of one machine, kept by the kernel; no server needed.
 //!
-//! In: claims. Out: grants that last until they are released or the process ends.
+//! In: claims. Out: grants that end with their release or with the process.
 //!
-//! In reading order: `dir.rs` the directory, `name.rs` a key's file name, `files.rs` the kernel's lock and
-//! **why exclusion holds**, `mark.rs` who waits, `record.rs` who holds, `count.rs` the fence, `state.rs` what
-//! this process has to do with it, `take.rs` from claim to grant, `wait.rs` waiting, `heed.rs` noticing others,
-//! `end.rs` renewal and release, `look.rs` inspection, `doctor.rs` whether a directory will do.
+//! Reading order: `dir.rs` the directory, `name.rs` the file name of a key, `files.rs` the kernel's lock and **why
+//! exclusion holds**, `waiter_mark.rs` the mark of waiters, `writer_mark.rs` that of writers, `record.rs` the
+//! description of the holder, `readers.rs` that of readers, `fence.rs` the fence counter, `state.rs` the holds and
+//! waits of this process, `acquire.rs` from claim to grant, `wait.rs` waiting, `contention.rs` detecting waiters,
+//! `release.rs` renewal and release, `inspect.rs` inspection, `doctor.rs` checks of a directory.
 //!
-//! Per lock there are `<name>.lock`, `<name>.json` and, while somebody waits, `<name>.wait`; they go with the
-//! release. `fence` stays. File-system calls take microseconds and are made where they are needed; only the wait
-//! for a lock, which has no bound, has a thread.
+//! Each lock has `<name>.lock`, `<name>.json`, while the record is written `<name>.tmp`, and while claims wait
+//! `<name>.wait`, and `<name>.want` if a writer waits. Each reader has `<name>.~<fence>`. The release removes them. The
+//! file `fence` stays. File-system calls take microseconds and are made inline. Only the wait for a lock, which has no
+//! limit, has a thread.
 //!
-//! Absent on purpose: expiry (the kernel frees a dead process's lock), order among processes (the kernel has none),
-//! permits and shared owners.
+//! Absent on purpose: expiry (the kernel frees the lock of a dead process), order among processes (the kernel
+//! has none), permits and shared owners.
 
 mod dir;
 mod name;
 mod files;
-mod mark;
+mod waiter_mark;
+mod writer_mark;
+mod readers;
 mod record;
-mod count;
+mod fence;
 mod state;
-mod take;
+mod acquire;
 mod wait;
-mod heed;
-mod end;
-mod look;
+mod contention;
+mod release;
+mod inspect;
 mod doctor;
 #[cfg(test)]
 #[cfg(unix)]
@@ -36,28 +40,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use dir::default_dir;
-pub use doctor::examine;
+pub use doctor::diagnose;
 
-use state::Shared;
+use state::FileEngine;
 
-use crate::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, LockInfo,
-    Loss, Notices, Query, Release, Then,
-};
-use crate::claim::{Claim, Mode, Token};
-use crate::doctor::{Finding, trial};
+use crate::backend::{Answers, Backend, Notices, Operator};
+use crate::claim::Claim;
+use crate::doctor::{Finding, self_test};
 use crate::error::Error;
+use crate::fault::{Fault, FaultKind, Loss};
+use crate::grant::{AfterRelease, Attempt, Capabilities, Grant, Release};
 use crate::key::Key;
 use crate::lease::Lease;
+use crate::mode::Mode;
+use crate::report::{ClaimEnd, LockInfo, Query};
 use crate::time::Clock;
+use crate::token::Token;
+use async_trait::async_trait;
 
 /// Locks in a directory, between the processes of one machine.
 ///
-/// The kernel keeps them: a lock ends with its release or with the process that holds it, however
-/// that ends, and has no ttl. Processes get their turn in no particular order.
+/// The kernel keeps them: a lock ends with its release or with the process that holds it, no matter how the
+/// process ends. It has no ttl. Waiting processes acquire it in no particular order.
 ///
-/// The directory must belong to the user, be writable to nobody else, and not be on a network file
-/// system. Cheap to clone; the locks end when the last clone goes.
+/// The directory must belong to the user, must not be writable by other users, and must not be on a network
+/// file system. Cheap to clone; the locks end when the last clone is dropped.
 ///
 /// ```
 /// use tenure::FileLocks;
@@ -70,16 +77,16 @@ use crate::time::Clock;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileLocks {
-    shared: Arc<Shared>,
+    shared: Arc<FileEngine>,
 }
 
 impl FileLocks {
-    /// The locks in `dir`, which is made if it is missing (but not its parents).
+    /// Opens the locks in `dir`. The directory is created if it is missing, but its parents are not.
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) if the directory cannot be made, or cannot be trusted: it is a link,
-    /// belongs to another user, can be written to by others, or is on a network file system.
+    /// [`is_refused`](Error::is_refused) if the directory cannot be created or cannot be trusted: it is a
+    /// link, belongs to another user, can be written to by others, or is on a network file system.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, Error> {
         Self::with_clock(dir.as_ref(), Clock::system()).map_err(|fault| Error::backend(None, fault))
     }
@@ -87,32 +94,31 @@ impl FileLocks {
     fn with_clock(dir: &Path, clock: Clock) -> Result<Self, Fault> {
         let dir = dir::absolute(dir)?;
         dir::prepare(&dir)?;
-        Ok(FileLocks { shared: Arc::new(Shared::new(dir, clock)) })
+        Ok(FileLocks { shared: Arc::new(FileEngine::new(dir, clock)) })
     }
 
-    /// Where the locks are.
+    /// The directory of the locks.
     pub fn dir(&self) -> &Path {
         self.shared.dir()
     }
 
     fn check(&self, claim: &Claim) -> Result<(), Fault> {
         let flaw = match claim.mode() {
-            Mode::Permits { .. } => "file locks are exclusive: they have no permits",
-            Mode::Exclusive if claim.shared_owner().is_some() => {
-                "file locks belong to one process: they have no shared owners"
-            }
-            Mode::Exclusive if self.shared.pid != std::process::id() => {
+            Mode::Permits { .. } => "the kernel does not count file locks: they have no permits",
+            Mode::SharedOwner(_) => "file locks belong to one process: they have no shared owners",
+            Mode::Exclusive | Mode::Read if self.shared.pid != std::process::id() => {
                 return Err(Fault::new(FaultKind::Invalid, FORKED));
             }
-            Mode::Exclusive => return Ok(()),
+            Mode::Exclusive | Mode::Read => return Ok(()),
         };
         Err(Fault::new(FaultKind::Unsupported, flaw))
     }
 }
 
-/// Why a forked child cannot use what its parent opened.
+/// The error of a forked child that uses a directory opened by its parent.
 const FORKED: &str = "the lock directory was opened by the process that forked this one";
 
+#[async_trait]
 impl Backend for FileLocks {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -121,7 +127,7 @@ impl Backend for FileLocks {
             shared_owners: false,
             permits: false,
             adoptable: false,
-            forcible: false,
+            force_release: false,
             ..Capabilities::full("file")
         }
     }
@@ -130,84 +136,69 @@ impl Backend for FileLocks {
         self.shared.clock.clone()
     }
 
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
-        Box::pin(self.attempt(claim))
+    async fn try_acquire(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+        self.attempt(claim).await
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(self.wait(claim))
+    async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+        self.wait(claim).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        leases: &'a [Arc<Lease>],
-        answers: &'a Answers<'a>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            for (index, lease) in leases.iter().enumerate() {
-                answers(index, self.renew_one(lease.claim().token()));
-            }
-        })
+    async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>) {
+        for (index, lease) in leases.iter().enumerate() {
+            answers(index, self.renew_one(lease));
+        }
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(async move { self.end(lease, then) })
+    async fn release(&self, lease: &Arc<Lease>, then: AfterRelease) -> Result<Release, Fault> {
+        self.end(lease, then)
     }
 
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            let held = self.shared.withdraw(claim);
-            held.into_iter().for_each(|held| self.shared.give_back(held));
-            Ok(())
-        })
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
+        let held = self.shared.withdraw(claim);
+        held.into_iter().for_each(|held| self.shared.give_back(held));
+        Ok(())
     }
 
-    fn heed(&self, lease: &Arc<Lease>) {
-        self.shared.heed(lease.claim().token());
+    fn watch_contention(&self, lease: &Arc<Lease>) {
+        self.shared.watch_contention(lease.claim().token());
     }
 
-    fn notices(&self) -> Notices {
-        Notices::of(&self.shared.notices)
+    fn subscribe(&self, _: Duration) -> Notices {
+        self.shared.notifier.notices()
     }
 
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        Box::pin(self.shared.inspect(query))
+    async fn close(&self) {
+        // There is no connection; held locks are released lease by lease.
     }
 
-    fn fates<'a>(
-        &'a self,
-        ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
+    fn operator(&self) -> Option<&dyn Operator> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Operator for FileLocks {
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
+        self.shared.inspect(query).await
+    }
+
+    async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
         let state = self.shared.state();
-        let fates =
-            ended.iter().map(|(_, token)| state.is_buried(*token).then_some(Loss::Session.into()));
-        let fates = fates.collect();
-        Box::pin(async { Ok(fates) })
+        let reasons = ended
+            .iter()
+            .map(|(_, token)| state.is_recorded_dead(*token).then_some(Loss::Session.into()));
+        let reasons = reasons.collect();
+        Ok(reasons)
     }
 
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        _by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.force_release(key, seen))
+    async fn force_release(&self, key: &Key, seen: Token, _by: &str) -> Result<Release, Fault> {
+        self.shared.force_release(key, seen).await
     }
 
-    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(async move {
-            let mut findings = doctor::look(self.dir());
-            findings.push(trial(self, ttl).await);
-            findings
-        })
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        // There is no connection; what is held is released lease by lease.
-        Box::pin(async {})
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        let mut findings = doctor::look(self.dir());
+        findings.push(self_test(self, ttl).await);
+        findings
     }
 }

@@ -1,16 +1,16 @@
-//! How a lock's name becomes a file's.
+//! The file name of a key.
 //!
-//! In: a key. Out: a name that every file system keeps apart from every other key's.
+//! In: a key. Out: a name that every file system distinguishes from the name of every other key.
 //!
-//! Upper case is escaped, since some file systems cannot tell `a` from `A`; so is a leading dot,
-//! which hides a file. Names too long for a file are cut, and told apart by a hash.
+//! Upper case is escaped, since some file systems cannot tell `a` from `A`. So is a leading dot, which hides
+//! a file. Names that are too long for a file are cut, and distinguished by a hash.
 
 /// The longest encoded name. With the longest suffix it stays below the 255 bytes of a file name.
 const NAME_MAX: usize = 200;
-/// What is left of a longer one, for people who look into the directory.
+/// How much of a longer name is kept, for people who read the directory.
 const NAME_CUT: usize = 100;
 
-/// The file name, without suffix, that stands for `key`.
+/// The file name for `key`, without suffix.
 pub(super) fn encode(key: &str) -> String {
     let bytes = key.bytes().enumerate();
     let name: String = bytes.map(|(at, byte)| encode_byte(byte, at == 0)).collect();
@@ -28,8 +28,7 @@ fn encode_byte(byte: u8, first: bool) -> String {
     }
 }
 
-/// The key that `name` stands for, or its recognisable part if it was cut: for locks whose record
-/// cannot be read.
+/// The key for `name`, or its readable part if it was cut. For locks whose record cannot be read.
 pub(super) fn decode(name: &str) -> String {
     let mut parts = name.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
@@ -54,7 +53,7 @@ fn hash(key: &str) -> u128 {
 mod tests {
     use super::*;
 
-    /// Ordinary names stay readable; everything else is escaped, and comes back.
+    /// Ordinary names stay readable; everything else is escaped, and decodes to the same key.
     #[test]
     fn names_are_escaped_and_come_back() {
         let cases = [
@@ -74,7 +73,7 @@ mod tests {
         }
     }
 
-    /// Long names fit into a file's, differ when only their ends differ, and never change.
+    /// Long names fit into a file name, differ if only their ends differ, and never change.
     #[test]
     fn long_names_are_cut_and_told_apart() {
         let long = |end| format!("{}{end}", "X".repeat(500));

@@ -1,15 +1,15 @@
-//! The record beside a lock: who holds it, in words for people, and until when it stays closed.
+//! The record next to a lock: a readable description of the holder, and until when the lock stays closed.
 //!
-//! In: a granted claim. Out: a [`Holder`] for whoever is in its way.
+//! In: a granted claim. Out: a [`Holder`] for claims that do not get the lock.
 //!
-//! The kernel's lock is the truth about who holds; the record only explains it, with one exception:
-//! a release with `at_least` leaves the record behind *without* the lock, and it then says until when
-//! nobody may have it. A record of a newer version may say that too, so nobody may have its lock
-//! either. A file that is no record of any version explains nothing and closes nothing: records are
-//! renamed into place as a whole, so it is what a power cut left. Nothing is flushed to disk: what a
-//! power cut takes with it, it takes together with all locks.
+//! The kernel's lock decides who holds; the record only describes it. There is one exception: a release with
+//! `min_hold` leaves the record behind *without* the lock. The record then says until when the lock must not
+//! be acquired. A record of a newer version may mean that too, so its lock cannot be acquired either. A file
+//! that is not a record of any version is ignored: records are renamed into place as a whole, so such a file
+//! is left over from a power cut. Nothing is flushed to disk: a power cut that destroys a record also ends
+//! all locks.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -18,23 +18,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::files::{Files, fault, is_link, read_only, start_over};
-use crate::backend::{Fault, FaultKind, Holding};
-use crate::claim::{Claim, Client, Holder, Token};
+use super::readers::Readers;
+use crate::claim::Claim;
+use crate::fault::{Fault, FaultKind};
 use crate::fence::Fence;
+use crate::holder::{Holder, Process};
+use crate::report::Holding;
 use crate::time::{Clock, Time, UnixMillis};
+use crate::token::Token;
 
-/// The layout of the record; others are not read.
+/// The version of the record's layout. Records of other versions are not read.
 const VERSION: u32 = 1;
-/// More than the longest key, label and reason that anybody would write down.
+/// More than the longest plausible key, label and reason.
 const SIZE_MAX: u64 = 1 << 20;
 
-/// What is found in a record's place.
+/// The result of reading a record.
 #[derive(Debug)]
 pub(super) enum Found {
     /// No record.
     Nothing,
     Record(Box<Record>),
-    /// That of a newer version.
+    /// A record of a newer version.
     Newer,
 }
 
@@ -54,7 +58,7 @@ impl Found {
         }
     }
 
-    /// Whether it is that of a process that lives, as far as can be seen from here.
+    /// Whether the holder's process is alive, as far as this process can tell.
     pub(super) fn is_alive(&self) -> bool {
         match self {
             Found::Nothing => false,
@@ -64,7 +68,7 @@ impl Found {
     }
 }
 
-/// What a record of any version has.
+/// The field that a record of every version has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -74,11 +78,11 @@ struct Versioned {
 pub(super) struct Record {
     version: u32,
     pub(super) key: String,
-    client: Client,
+    client: Process,
     since: UnixMillis,
     label: Option<String>,
     reason: Option<String>,
-    fence: Fence,
+    pub(super) fence: Fence,
     pub(super) token: Token,
     closed: Option<Closed>,
 }
@@ -96,9 +100,9 @@ impl Record {
         Record {
             version: VERSION,
             key: claim.key().as_str().into(),
-            client: Client::this_process().clone(),
+            client: Process::this_process().clone(),
             since: UnixMillis::now(),
-            label: claim.label().map(Into::into),
+            label: claim.present_label().as_deref().map(Into::into),
             reason: claim.reason().map(Into::into),
             fence,
             token: claim.token(),
@@ -106,18 +110,21 @@ impl Record {
         }
     }
 
-    /// The record as it is, for whoever has the lock: a fault if that cannot be found out.
+    /// Reads the record for a process that has the lock; a fault if the record cannot be read.
     pub(super) fn find(files: &Files) -> Result<Found, Fault> {
-        let mut text = Vec::new();
-        let read =
-            read_only(&files.record).and_then(|file| file.take(SIZE_MAX).read_to_end(&mut text));
-        match read {
-            Ok(_) => Ok(Self::parse(&text)),
+        match read_only(&files.record).and_then(|file| Self::from_file(&file)) {
+            Ok(found) => Ok(found),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
-            // Not followed, and nothing of ours.
+            // A link is not followed, and is not a file of ours.
             Err(error) if is_link(&error) => Ok(Found::Nothing),
             Err(error) => Err(fault("read", &files.record, error)),
         }
+    }
+
+    pub(super) fn from_file(file: &File) -> io::Result<Found> {
+        let mut text = Vec::new();
+        file.take(SIZE_MAX).read_to_end(&mut text)?;
+        Ok(Self::parse(&text))
     }
 
     fn parse(text: &[u8]) -> Found {
@@ -128,12 +135,16 @@ impl Record {
         }
     }
 
-    /// The record for whoever only wants to know who holds the lock.
+    /// Reads the record only to describe the holder: a record that cannot be read counts as missing. If there is
+    /// none, the first reader describes the holders.
     pub(super) fn read(files: &Files) -> Found {
-        Self::find(files).unwrap_or(Found::Nothing)
+        match Self::find(files).unwrap_or(Found::Nothing) {
+            Found::Nothing => Readers::of(files).first(),
+            found => found,
+        }
     }
 
-    /// Why nobody may have a lock with a record of a newer version.
+    /// The error of a claim for a lock with a record of a newer version.
     pub(super) fn newer(files: &Files) -> Fault {
         let what = format!(
             "the record `{}` is of a newer version of tenure, and may keep the lock closed: update \
@@ -143,8 +154,8 @@ impl Record {
         Fault::new(FaultKind::Refused, what)
     }
 
-    /// Writes it in one step: a reader sees the old one or the new one, and a full disk leaves the
-    /// old one. Only the holder of the lock does, so one draft per lock is enough.
+    /// Writes the record in one step: a reader sees the old or the new one, and on a full disk the old one
+    /// stays. Only the holder of the lock writes, so one draft per lock is enough.
     pub(super) fn write(&self, files: &Files) -> Result<(), Fault> {
         let written = self.draft(&files.draft);
         written.and_then(|()| fs::rename(&files.draft, &files.record)).map_err(|error| {
@@ -154,11 +165,14 @@ impl Record {
     }
 
     fn draft(&self, path: &Path) -> io::Result<()> {
-        let text = serde_json::to_vec(self)?;
-        start_over(path)?.write_all(&text)
+        start_over(path)?.write_all(&self.to_json()?)
     }
 
-    /// The record of a lock that nobody holds and nobody may have for `span`.
+    pub(super) fn to_json(&self) -> io::Result<Vec<u8>> {
+        Ok(serde_json::to_vec(self)?)
+    }
+
+    /// The record of a lock that is free but stays closed for `span`.
     pub(super) fn closed_for(&self, span: Duration, clock: &Clock) -> Self {
         let until_nanos = moment(clock).after(span).as_nanos();
         let span_nanos = Time::from_nanos(0).after(span).as_nanos();
@@ -166,16 +180,22 @@ impl Record {
         Record { closed: Some(closed), ..self.clone() }
     }
 
-    /// Whether its holder gave it back, to be closed for a while.
+    /// The record with the present label of `claim`; `None` if it is the same.
+    pub(super) fn relabelled(&self, claim: &Claim) -> Option<Self> {
+        let label = claim.present_label().as_deref().map(Into::into);
+        (self.label != label).then(|| Record { label, ..self.clone() })
+    }
+
+    /// Whether the holder released the lock with a closed time.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// How much longer the lock is closed; `None` if it is not (any more).
+    /// How much longer the lock is closed; `None` if it is open.
     pub(super) fn closed_rest(&self, clock: &Clock) -> Option<Duration> {
         let closed = self.closed.as_ref()?;
         let rest = Time::from_nanos(closed.until_nanos).since(moment(clock));
-        // More left than there ever was: the clock has started anew since.
+        // More time left than was set: the clock has restarted since.
         let this_boot =
             closed.boot.as_deref() == boot_id() && rest <= Duration::from_nanos(closed.span_nanos);
         (this_boot && !rest.is_zero()).then_some(rest)
@@ -184,13 +204,13 @@ impl Record {
     pub(super) fn holder(&self, clock: &Clock) -> Holder {
         let lease_left = self.closed_rest(clock);
         Holder {
-            client: Some(self.client.clone()),
+            process: Some(self.client.clone()),
             since: Some(self.since),
             label: self.label.clone(),
             reason: self.reason.clone(),
             lease_left,
-            closing: lease_left.is_some(),
-            newer: false,
+            cooling_down: lease_left.is_some(),
+            ..Holder::unknown()
         }
     }
 
@@ -198,14 +218,14 @@ impl Record {
         Holding::new(self.holder(clock), Some(self.fence), Some(self.token))
     }
 
-    /// Whether the process that wrote it is alive, as far as can be seen from here.
+    /// Whether the process that wrote the record is alive, as far as this process can tell.
     pub(super) fn is_alive(&self) -> bool {
-        self.client.host == Client::this_process().host && is_alive(self.client.pid)
+        self.client.host == Process::this_process().host && is_alive(self.client.pid)
     }
 
-    /// What an operator has to end.
+    /// Describes the process that an operator has to end.
     pub(super) fn culprit(&self) -> String {
-        let Client { host, pid, program, .. } = &self.client;
+        let Process { host, pid, program, .. } = &self.client;
         let words = [&self.label, &self.reason].into_iter().flatten();
         let words: String = words.map(|word| format!(", {word:?}")).collect();
         format!("end pid {pid} on `{host}` ({program}{words})")
@@ -216,7 +236,7 @@ impl Record {
 fn is_alive(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
     let asked = pid.map(rustix::process::test_kill_process);
-    // "Not permitted" means that there is somebody to forbid it to us.
+    // `EPERM` means that the process exists but is not ours.
     matches!(asked, Some(Ok(()) | Err(rustix::io::Errno::PERM)))
 }
 
@@ -225,8 +245,8 @@ fn is_alive(_: u32) -> bool {
     true
 }
 
-/// A moment that other processes can compare with theirs. Outside Unix our clock starts with the
-/// process, and only the wall clock is common to all.
+/// A time that other processes can compare with theirs. Outside Unix our clock starts with the process, and
+/// only the wall clock is common to all processes.
 fn moment(clock: &Clock) -> Time {
     match cfg!(unix) {
         true => clock.now(),
@@ -234,7 +254,7 @@ fn moment(clock: &Clock) -> Time {
     }
 }
 
-/// What tells this run of the kernel from the last, where the kernel says.
+/// The id of the current boot, if the kernel has one.
 fn boot_id() -> Option<&'static str> {
     static ID: OnceLock<Option<String>> = OnceLock::new();
     ID.get_or_init(read_boot_id).as_deref()

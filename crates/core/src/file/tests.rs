@@ -1,7 +1,8 @@
 //! The backend by itself, at the level of the contract. Two `FileLocks` on one directory stand for two
-//! processes: the kernel tells open files apart, not processes. Where a process must die, one does.
+//! processes: the kernel distinguishes open files, not processes. Tests that need a dying process start one.
 
 mod processes;
+mod readers;
 mod refusals;
 
 use std::fs;
@@ -11,14 +12,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::backend::{Loss, Notice, Renewal};
-use crate::claim::{Client, Holder, Terms};
+use crate::backend::Notice;
+use crate::claim::ClaimOptions;
+use crate::fault::Loss;
 use crate::fence::Fence;
+use crate::grant::Renewal;
+use crate::holder::{Holder, Process};
 
-/// Long enough for a busy machine; a test that waits for it has failed.
+/// Long enough for a busy machine; a test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A directory of its own for each test, gone with it.
+/// A separate directory for each test, removed at its end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -40,7 +44,7 @@ impl Dir {
         self.0.join(name)
     }
 
-    /// What is in it.
+    /// The names of all files in the directory.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<_> =
@@ -61,7 +65,7 @@ fn key(name: &str) -> Key {
 }
 
 fn claim(name: &str) -> Arc<Claim> {
-    let terms = Terms::new(Duration::from_secs(30))
+    let terms = ClaimOptions::new(Duration::from_secs(30))
         .label(Some("deploy".into()))
         .reason(Some("release 41".into()));
     Arc::new(Claim::new(key(name), Token::random().unwrap(), terms))
@@ -79,7 +83,7 @@ async fn hold(locks: &FileLocks, name: &str) -> Arc<Lease> {
 }
 
 async fn free(locks: &FileLocks, lease: &Arc<Lease>) {
-    assert_eq!(locks.release(lease, Then::Free).await.unwrap(), Release::Freed);
+    assert_eq!(locks.release(lease, AfterRelease::Free).await.unwrap(), Release::Freed);
 }
 
 async fn take_and_free(locks: &FileLocks, name: &str) {
@@ -107,7 +111,7 @@ async fn until(what: &str, mut state: impl AsyncFnMut() -> bool) {
     .await;
 }
 
-/// What one renewal is answered with.
+/// The reply to one renewal.
 async fn renew(locks: &FileLocks, lease: &Arc<Lease>) -> Option<Renewal> {
     let answered = std::sync::Mutex::new(None);
     let answer = |_, renewal| *answered.lock().unwrap() = Some(renewal);
@@ -139,7 +143,7 @@ fn refused(result: Result<FileLocks, Error>) -> String {
     message.strip_prefix("refused by the engine: ").unwrap_or(&message).to_owned()
 }
 
-/// A free lock is granted with a fence, is another's to everybody else, and leaves nothing behind but the count.
+/// A free lock is granted with a fence, is busy for everyone else, and leaves only the fence file behind.
 #[tokio::test]
 async fn grant_busy_release() {
     let (dir, claim) = (Dir::new(), claim("order:42"));
@@ -147,8 +151,8 @@ async fn grant_busy_release() {
     let lease = attempt(&one, &claim).await.unwrap();
     assert_eq!(dir.names(), ["fence", "order%3a42.json", "order%3a42.lock"]);
     let holder = hold_fails(&two, "order:42").await;
-    assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
-    assert_eq!((holder.label.as_deref(), holder.closing), (Some("deploy"), false));
+    assert_eq!(holder.process.as_ref(), Some(Process::this_process()));
+    assert_eq!((holder.label.as_deref(), holder.cooling_down), (Some("deploy"), false));
     free(&one, &lease).await;
     assert_eq!(dir.names(), ["fence"]);
     let next = hold(&two, "order:42").await;
@@ -161,7 +165,8 @@ async fn hold_fails(locks: &FileLocks, name: &str) -> Holder {
     attempt(locks, &claim(name)).await.unwrap_err()
 }
 
-/// Asking again is answered the same; ending again is answered "not held"; abandoning again does nothing.
+/// Repeated calls are safe: a second acquire returns the same grant, a second release returns `NotHeld`, and
+/// a second abandon does nothing.
 #[tokio::test]
 async fn every_call_can_be_repeated() {
     let (dir, claim) = (Dir::new(), claim("a"));
@@ -169,16 +174,16 @@ async fn every_call_can_be_repeated() {
     let lease = attempt(&locks, &claim).await.unwrap();
     let again = locks.acquire(&claim).await.unwrap();
     assert_eq!(Fence::from_server(again.fence), lease.fence());
-    let released = locks.release(&lease, Then::Closed(Duration::ZERO)).await.unwrap();
+    let released = locks.release(&lease, AfterRelease::Cooldown(Duration::ZERO)).await.unwrap();
     assert_eq!(released, Release::Freed);
-    assert_eq!(locks.release(&lease, Then::Free).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&lease, AfterRelease::Free).await.unwrap(), Release::NotHeld);
     attempt(&locks, &claim).await.unwrap();
     locks.abandon(&claim).await.unwrap();
     locks.abandon(&claim).await.unwrap();
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A waiter is seen by the holder, sees the holder, and gets the lock when that one lets go.
+/// The holder sees a waiter, the waiter sees the holder, and the waiter gets the lock on release.
 #[tokio::test]
 async fn a_waiter_is_woken() {
     let (dir, waiting) = (Dir::new(), claim("a"));
@@ -187,7 +192,7 @@ async fn a_waiter_is_woken() {
     assert!(!contended(&one, &lease).await);
     let task = wait(&two, &waiting);
     until_contended(&one, &lease).await;
-    assert_eq!(waiting.sight().holder.unwrap().label.as_deref(), Some("deploy"));
+    assert_eq!(waiting.wait_status().holder.unwrap().label.as_deref(), Some("deploy"));
     free(&one, &lease).await;
     let grant = within("the hand-over", task).await.unwrap().unwrap();
     assert!(Fence::from_server(grant.fence) > lease.fence() && !grant.contended);
@@ -196,7 +201,7 @@ async fn a_waiter_is_woken() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A cancelled wait leaves no mark and no lock, and the next claim gets its turn.
+/// A cancelled wait leaves neither a mark nor a lock, and the next claim can acquire it.
 #[tokio::test]
 async fn a_cancelled_waiter_leaves_nothing() {
     let (dir, cancelled) = (Dir::new(), claim("a"));
@@ -216,7 +221,8 @@ async fn a_cancelled_waiter_leaves_nothing() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A wait whose future is dropped goes on, and what it wins is kept until it is asked for or abandoned.
+/// A wait whose future is dropped continues. The lock that it gets is kept until the claim acquires or
+/// abandons it.
 #[tokio::test]
 async fn a_dropped_future_changes_nothing() {
     let (dir, waiting) = (Dir::new(), claim("a"));
@@ -227,14 +233,14 @@ async fn a_dropped_future_changes_nothing() {
     task.abort();
     free(&one, &lease).await;
     until("the kernel's grant", async || two.has(waiting.token())).await;
-    assert!(hold_fails(&one, "a").await.client.is_none());
+    assert!(hold_fails(&one, "a").await.process.is_none());
     let grant = within("the second ask", two.acquire(&waiting)).await.unwrap();
     assert!(!grant.contended);
     two.abandon(&waiting).await.unwrap();
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A hundred cancelled waits on one key wait in one thread, which the next claim finds in its place.
+/// A hundred cancelled waits on one key use one thread, and the next claim uses the same thread.
 #[tokio::test]
 async fn cancelled_waits_do_not_pile_up() {
     let dir = Dir::new();
@@ -258,7 +264,7 @@ async fn cancelled_waits_do_not_pile_up() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// Several claims of one backend on one key are served in the order in which they came.
+/// Several claims of one backend on one key are granted in the order in which they came.
 #[tokio::test]
 async fn claims_of_one_process_queue() {
     let dir = Dir::new();
@@ -279,7 +285,7 @@ async fn claims_of_one_process_queue() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A process that leaves a lock to waiters gives them time to take it before it asks again.
+/// A process that releases a lock to waiters gives them time to acquire it before it asks again.
 #[tokio::test]
 async fn a_hot_process_lets_others_in() {
     let (dir, waiting) = (Dir::new(), claim("a"));
@@ -292,7 +298,7 @@ async fn a_hot_process_lets_others_in() {
         for _ in 0..1_000 {
             let claim = claim("a");
             let grant = hot.acquire(&claim).await.unwrap();
-            hot.release(&Arc::new(Lease::new(claim, grant, hot.clock())), Then::Free)
+            hot.release(&Arc::new(Lease::new(claim, grant, hot.clock())), AfterRelease::Free)
                 .await
                 .unwrap();
         }
@@ -303,26 +309,27 @@ async fn a_hot_process_lets_others_in() {
     }
 }
 
-/// `at_least`: the lock stays closed to everyone until its time has passed, then nothing is left of it.
+/// `min_hold`: the lock stays closed for everyone until its time has passed; then no files are left.
 #[tokio::test]
 async fn a28_closed_for_a_while() {
     let dir = Dir::new();
     let clock = Clock::manual();
     let locks = FileLocks::with_clock(&dir.0, clock.clone()).unwrap();
     let lease = hold(&locks, "a").await;
-    let closed = Then::Closed(Duration::from_secs(10));
+    let closed = AfterRelease::Cooldown(Duration::from_secs(10));
     assert_eq!(locks.release(&lease, closed).await.unwrap(), Release::Freed);
     clock.advance(Duration::from_secs(4));
     let holder = hold_fails(&locks, "a").await;
-    assert_eq!((holder.closing, holder.lease_left), (true, Some(Duration::from_secs(6))));
+    assert_eq!((holder.cooling_down, holder.lease_left), (true, Some(Duration::from_secs(6))));
     let [info] = &list(&locks, "*").await[..] else { panic!("one lock") };
-    assert!(info.holders[0].holder.closing);
+    assert!(info.holders[0].holder.cooling_down);
     clock.advance(Duration::from_secs(6));
     assert!(list(&locks, "*").await.is_empty());
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A waiter sleeps through the closed time and gets the lock at its end; force ends it early, for the right token.
+/// A waiter sleeps through the closed time and gets the lock at its end. A forced release with the right
+/// token ends the closed time early.
 #[tokio::test]
 async fn a28_closed_ends_for_waiters() {
     let (dir, clock) = (Dir::new(), Clock::manual());
@@ -330,12 +337,13 @@ async fn a28_closed_ends_for_waiters() {
     let (lease, waiting) = (hold(&locks, "a").await, claim("a"));
     let task = wait(&locks, &waiting);
     until_contended(&locks, &lease).await;
-    locks.release(&lease, Then::Closed(Duration::from_secs(10))).await.unwrap();
-    until("closed is seen", async || waiting.sight().holder.is_some_and(|h| h.closing)).await;
+    locks.release(&lease, AfterRelease::Cooldown(Duration::from_secs(10))).await.unwrap();
+    until("closed is seen", async || waiting.wait_status().holder.is_some_and(|h| h.cooling_down))
+        .await;
     clock.advance(Duration::from_secs(10));
     let grant = within("the opening", task).await.unwrap().unwrap();
     let lease = Arc::new(Lease::new(waiting.clone(), grant, clock));
-    locks.release(&lease, Then::Closed(Duration::from_secs(10))).await.unwrap();
+    locks.release(&lease, AfterRelease::Cooldown(Duration::from_secs(10))).await.unwrap();
     let wrong = Token::random().unwrap();
     let force = |token| locks.shared.force_release(lease.claim().key(), token);
     assert_eq!(force(wrong).await.unwrap(), Release::NotHeld);
@@ -343,15 +351,15 @@ async fn a28_closed_ends_for_waiters() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A closed time that another run of the kernel wrote down is over.
+/// A closed time that was written before a reboot is over.
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn a28_a_reboot_opens() {
     let dir = Dir::new();
     let locks = dir.open();
     let lease = hold(&locks, "a").await;
-    locks.release(&lease, Then::Closed(Duration::from_secs(3600))).await.unwrap();
-    assert!(hold_fails(&locks, "a").await.closing);
+    locks.release(&lease, AfterRelease::Cooldown(Duration::from_secs(3600))).await.unwrap();
+    assert!(hold_fails(&locks, "a").await.cooling_down);
     let text = fs::read_to_string(dir.path("a.json")).unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     fs::write(dir.path("a.json"), text.replace(boot.trim(), "another")).unwrap();
@@ -359,7 +367,8 @@ async fn a28_a_reboot_opens() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A count that is no number, or none that a count could reach, gives no lock and is left as it is.
+/// If the fence file has no number, or one that is out of range, no lock is granted and the file is not
+/// changed.
 #[tokio::test]
 async fn a_corrupt_count_is_refused() {
     let dir = Dir::new();
@@ -378,7 +387,7 @@ async fn a_corrupt_count_is_refused() {
     take_and_free(&locks, "a").await;
 }
 
-/// A record that cannot be read makes the holder unknown, not the lock free; its end is unharmed.
+/// A record that cannot be read makes the holder unknown, not the lock free. The release works as usual.
 #[tokio::test]
 async fn a_corrupt_record_is_an_unknown_holder() {
     let dir = Dir::new();
@@ -395,7 +404,7 @@ async fn a_corrupt_record_is_an_unknown_holder() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// Inspection shows who holds what, by name and by pattern, and makes no files.
+/// Inspection shows the holders, by name and by pattern, and creates no files.
 #[tokio::test]
 async fn inspection() {
     let dir = Dir::new();
@@ -415,7 +424,8 @@ async fn inspection() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// Force is refused with the process to end, for the token that was seen and for no other.
+/// A forced release is refused with the process to end; for a token that does not hold the lock it returns
+/// `NotHeld`.
 #[tokio::test]
 async fn a25_force_names_the_process() {
     let dir = Dir::new();
@@ -423,7 +433,7 @@ async fn a25_force_names_the_process() {
     let lease = hold(&locks, "a").await;
     let force = |token| locks.force_release(lease.claim().key(), token, "ann");
     let fault = force(lease.claim().token()).await.unwrap_err();
-    let Client { host, pid, program, .. } = Client::this_process();
+    let Process { host, pid, program, .. } = Process::this_process();
     let whom = format!("end pid {pid} on `{host}` ({program}, \"deploy\", \"release 41\")");
     let message = format!("a file lock ends with its process: {whom}");
     assert_eq!((fault.kind(), fault.to_string()), (FaultKind::Unsupported, message));
@@ -432,7 +442,7 @@ async fn a25_force_names_the_process() {
     assert_eq!(force(lease.claim().token()).await.unwrap(), Release::NotHeld);
 }
 
-/// What the kernel's locks cannot do is said, not tried.
+/// Claims that kernel locks cannot support are refused before anything is tried.
 #[tokio::test]
 async fn unsupported_claims() {
     let dir = Dir::new();
@@ -440,11 +450,11 @@ async fn unsupported_claims() {
     let ttl = Duration::from_secs(30);
     let cases = [
         (
-            Terms::new(ttl).mode(Mode::Permits { permits: 1, capacity: 2 }),
-            "file locks are exclusive: they have no permits",
+            ClaimOptions::new(ttl).mode(Mode::Permits { permits: 1, capacity: 2 }),
+            "the kernel does not count file locks: they have no permits",
         ),
         (
-            Terms::new(ttl).shared_owner(Some("run-1".into())),
+            ClaimOptions::new(ttl).shared_owner(Some("run-1".into())),
             "file locks belong to one process: they have no shared owners",
         ),
     ];
@@ -458,7 +468,7 @@ async fn unsupported_claims() {
     assert!(dir.names().is_empty());
 }
 
-/// The holder of a lock file that somebody removed is told that its lock is gone, and takes no other's with it.
+/// The holder of a lock file that was removed gets `Lost`, and does not affect the lock of the next holder.
 #[tokio::test]
 async fn a_removed_file_is_a_lost_lock() {
     let dir = Dir::new();
@@ -471,7 +481,7 @@ async fn a_removed_file_is_a_lost_lock() {
     let answer = renew(&one, &renewed).await;
     assert!(matches!(answer, Some(Renewal::Lost(Loss::Gone))), "{answer:?}");
     for lost in [&renewed, &released] {
-        assert_eq!(one.release(lost, Then::Free).await.unwrap(), Release::NotHeld);
+        assert_eq!(one.release(lost, AfterRelease::Free).await.unwrap(), Release::NotHeld);
     }
     assert_eq!(list(&one, "*").await.len(), 2);
     free(&two, &a).await;
@@ -479,7 +489,7 @@ async fn a_removed_file_is_a_lost_lock() {
     assert_eq!(dir.names(), ["fence"]);
 }
 
-/// A directory that a cleaner took away is made anew.
+/// A directory that a cleaner removed is created again.
 #[tokio::test]
 async fn a_removed_directory_comes_back() {
     let dir = Dir::new();
@@ -490,28 +500,28 @@ async fn a_removed_directory_comes_back() {
     assert_eq!(fs::metadata(&dir.0).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// A heeded lease hears of another's waiting, and only of another's; then the thread ends.
+/// A watched lease gets a notice when another process waits, and only then; afterwards the thread ends.
 #[tokio::test]
-async fn heeding() {
+async fn watching() {
     let (dir, waiting) = (Dir::new(), claim("a"));
     let (one, two) = (dir.open(), dir.open());
-    let mut notices = one.notices();
+    let mut notices = one.shared.notifier.notices();
     let lease = hold(&one, "a").await;
-    one.heed(&lease);
-    one.heed(&lease);
+    one.watch_contention(&lease);
+    one.watch_contention(&lease);
     assert_eq!(threads(&one), 1);
     let task = wait(&two, &waiting);
     let notice = within("the notice", notices.next()).await;
     let token = lease.claim().token();
     assert_eq!(notice, Some(Notice::Contended { key: key("a"), token }));
     until("the thread's end", async || threads(&one) == 0).await;
-    one.heed(&lease);
+    one.watch_contention(&lease);
     free(&one, &lease).await;
     within("the hand-over", task).await.unwrap().unwrap();
     until("the thread's end", async || threads(&one) == 0).await;
 }
 
-/// Names that a file system could mistake for one another, or for a path, are different locks.
+/// Names that a file system could confuse with each other, or with a path, are different locks.
 #[tokio::test]
 async fn odd_names_are_different_locks() {
     let dir = Dir::new();

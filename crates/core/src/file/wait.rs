@@ -1,17 +1,18 @@
-//! Waiting for a lock that another has.
+//! Waiting for a lock that another process holds.
 //!
-//! In: a claim. Out: the kernel's lock, noted under the claim's token.
+//! In: a claim. Out: the kernel's lock, stored under the claim's token.
 //!
-//! A wait in the kernel cannot be cancelled, so it is done on a detached thread, **one per key**, that
-//! belongs to no claim: it hands what it gets to the first claim in the key's queue. If all claims
-//! have gone by then, it gives the lock back and ends; if a new one comes first, that one finds the
-//! thread in the kernel already. So cancelled waits never pile up, and a runtime never waits for one.
+//! A wait in the kernel cannot be cancelled, so it happens on a detached thread, **one per key** and kind of lock.
+//! The thread belongs to no claim: it hands the lock to the first claim in its queue. If all claims have left by
+//! then, it releases the lock and ends. A claim that arrives before that uses the thread that is already
+//! waiting. So cancelled waits never pile up, and a runtime never has to wait for one.
 //!
-//! A claim that waits also has a [`Mark`], so that the holder knows of it; the thread has none. When
-//! the last claim leaves, nobody seems to wait: the holder removes the lock file on release, and the
-//! thread gets a lock on a file without a name, which is nothing to anybody.
+//! A waiting claim also has a [`Mark`], so that the holder sees it; the thread has none. When the last claim
+//! leaves, the holder sees no waiter and removes the lock file on release. The thread then gets a lock on a
+//! file without a name, which excludes no one.
 //!
-//! There is no turnstile that waiters pass one by one: one that is stopped in it would stop them all.
+//! There is no second lock that admits waiters one by one: a process stopped while holding it would block all
+//! others.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -19,17 +20,22 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::files::{Files, Locked};
-use super::mark::Mark;
+use super::files::{Files, LockKind, Locked};
 use super::record::{Found, Record};
-use super::state::{Held, Shared, State, Ticket};
-use crate::backend::{Fault, FaultKind};
-use crate::claim::{Claim, Sight, Token};
+use super::state::{FileEngine, FileWaiter, KernelHold, State};
+use super::waiter_mark::Mark;
+use super::writer_mark::{REFRESH, WriterMark, WritersAhead};
+use crate::claim::Claim;
+use crate::fault::{Fault, FaultKind};
+use crate::holder::WaitStatus;
 use crate::key::Key;
+use crate::token::Token;
 
-/// How often one who has waited for long looks at who is in the way.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// It opens, locks and removes files; it needs little.
+/// The longest interval at which a waiter reads the record of the holder.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The interval at which a reader looks whether writers still wait before it.
+const READER_POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// The thread opens, locks and removes files; it needs little stack.
 const STACK: usize = 128 * 1024;
 
 /// What the thread does next.
@@ -39,36 +45,53 @@ enum Next {
     Done,
 }
 
-impl Shared {
-    /// Waits until the kernel's lock is this claim's. Goes on in the same place if it waits already.
+impl FileEngine {
+    /// Waits until this claim has the kernel's lock. A claim that is already queued keeps its position.
     pub(super) async fn in_turn(self: &Arc<Self>, claim: &Claim) -> Result<(), Fault> {
         let (token, files) = (claim.token(), self.files(claim.key()));
-        let wake = self.queue_up(claim.key(), token)?;
-        let mut pause = claim.retry_interval();
+        let kind = LockKind::of(claim.mode());
+        let wake = self.queue_up(claim.key(), kind, token)?;
+        let longest = if kind == LockKind::Exclusive { REFRESH } else { POLL_INTERVAL };
+        let mut pause = claim.retry_interval().min(longest);
         loop {
             if let Some(end) = self.collect(token) {
                 return end;
             }
             self.look(claim, &files);
-            // Nobody tells when the holder changes; the look is for people and need not be quick.
+            // Nothing notifies us when the holder changes. The status is for people and need not be quick.
             let _ = tokio::time::timeout(pause, wake.notified()).await;
-            pause = (pause * 2).min(LOOK_EVERY);
+            pause = (pause * 2).min(longest);
         }
     }
 
-    fn queue_up(self: &Arc<Self>, key: &Key, token: Token) -> Result<Arc<Notify>, Fault> {
-        let mut state = self.state();
+    /// Waits as long as a reader must wait for the writers that came before it.
+    pub(super) async fn wait_behind_writers(&self, claim: &Claim) {
+        let files = self.files(claim.key());
+        let Some(ahead) = WritersAhead::of(&files.want) else { return };
+        while ahead.wait() {
+            claim.report_wait(WaitStatus::of(Record::read(&files).holder(&self.clock), None));
+            tokio::time::sleep(READER_POLL_INTERVAL).await;
+        }
+    }
+
+    fn queue_up(
+        self: &Arc<Self>,
+        key: &Key,
+        kind: LockKind,
+        token: Token,
+    ) -> Result<Arc<Notify>, Fault> {
+        let (mut state, key) = (self.state(), (key.clone(), kind));
         if let Some(ticket) = state.tickets.get(&token) {
             return Ok(ticket.wake.clone());
         }
-        if !state.queues.contains_key(key) {
-            self.spawn(key)?;
+        if !state.queues.contains_key(&key) {
+            self.spawn(&key)?;
         }
         Ok(state.queue(key, token))
     }
 
-    fn spawn(self: &Arc<Self>, key: &Key) -> Result<(), Fault> {
-        let (shared, files, key) = (Arc::downgrade(self), self.files(key), key.clone());
+    fn spawn(self: &Arc<Self>, key: &(Key, LockKind)) -> Result<(), Fault> {
+        let (shared, files, key) = (Arc::downgrade(self), self.files(&key.0), key.clone());
         let thread = std::thread::Builder::new().name("tenure-wait".into()).stack_size(STACK);
         let spawned = thread.spawn(move || wait_in_kernel(&shared, &key, &files));
         spawned.map(drop).map_err(|error| {
@@ -76,7 +99,7 @@ impl Shared {
         })
     }
 
-    /// How the wait ended, if it did.
+    /// The result of the wait, if it has ended.
     fn collect(&self, token: Token) -> Option<Result<(), Fault>> {
         let mut state = self.state();
         if state.held.contains_key(&token) {
@@ -88,29 +111,34 @@ impl Shared {
         Some(Err(fault))
     }
 
-    /// Sees who is in the way, and makes sure that we are seen.
+    /// Reports the present holder, and makes sure that our mark is set.
     fn look(&self, claim: &Claim, files: &Files) {
         match Record::read(files) {
-            Found::Nothing if claim.sight().holder.is_some() => {}
-            record => claim.saw(Sight::of(record.holder(&self.clock), None)),
+            Found::Nothing if claim.wait_status().holder.is_some() => {}
+            record => claim.report_wait(WaitStatus::of(record.holder(&self.clock), None)),
         }
+        let is_writer = LockKind::of(claim.mode()) == LockKind::Exclusive;
         if let Some(ticket) = self.state().tickets.get_mut(&claim.token()) {
             ticket.mark = ticket.mark.take().or_else(|| Mark::take(&files.wait));
+            let mark = ticket.writer_mark.take().filter(|_| is_writer);
+            ticket.writer_mark =
+                mark.or_else(|| is_writer.then(|| WriterMark::take(&files.want)).flatten());
+            ticket.writer_mark.iter().for_each(WriterMark::refresh);
         }
     }
 
-    /// Takes the claim out of everything; what it had won is the caller's to end.
-    pub(super) fn withdraw(&self, claim: &Claim) -> Option<Held> {
+    /// Removes the claim from all queues. The caller must release the lock if it had been acquired.
+    pub(super) fn withdraw(&self, claim: &Claim) -> Option<KernelHold> {
         let mut state = self.state();
-        let queue = state.queues.get_mut(claim.key());
+        let queue = state.queues.get_mut(&(claim.key().clone(), LockKind::of(claim.mode())));
         queue.into_iter().for_each(|queue| queue.retain(|token| *token != claim.token()));
         state.leave(claim.token());
         state.held.remove(&claim.token())
     }
 
-    fn deliver(&self, key: &Key, got: Result<Option<Locked>, Fault>) -> Next {
+    fn deliver(&self, key: &(Key, LockKind), got: Result<Option<Locked>, Fault>) -> Next {
         let (next, unwanted) = self.state().deliver(key, got);
-        // Outside the mutex, and as thoroughly as any other release: others may be queued behind it.
+        // Outside the mutex, and with the full release: other processes may wait for this lock.
         unwanted.map(Locked::give_back);
         next
     }
@@ -120,10 +148,10 @@ pub(super) fn abandoned() -> Fault {
     Fault::new(FaultKind::Invalid, "the claim was abandoned while it was asked for")
 }
 
-/// The thread. It must not keep alive what it serves: dropping the last handle frees what is held.
-fn wait_in_kernel(shared: &Weak<Shared>, key: &Key, files: &Files) {
+/// The thread. It must not keep `Shared` alive: dropping the last handle frees the held locks.
+fn wait_in_kernel(shared: &Weak<FileEngine>, key: &(Key, LockKind), files: &Files) {
     loop {
-        let got = files.wait_lock();
+        let got = files.wait_lock(key.1);
         let Some(shared) = shared.upgrade() else {
             got.ok().flatten().map(Locked::give_back);
             return;
@@ -135,20 +163,34 @@ fn wait_in_kernel(shared: &Weak<Shared>, key: &Key, files: &Files) {
 }
 
 impl State {
-    fn queue(&mut self, key: &Key, token: Token) -> Arc<Notify> {
-        let wake = Arc::new(Notify::new());
-        self.tickets.insert(token, Ticket { mark: None, fault: None, wake: wake.clone() });
-        self.queues.entry(key.clone()).or_default().push_back(token);
+    fn queue(&mut self, key: (Key, LockKind), token: Token) -> Arc<Notify> {
+        let ticket = FileWaiter::default();
+        let wake = ticket.wake.clone();
+        self.tickets.insert(token, ticket);
+        self.queues.entry(key).or_default().push_back(token);
         wake
     }
 
-    /// The claim waits no more; its mark goes.
+    /// Ends the claim's wait and removes its marks.
     pub(super) fn leave(&mut self, token: Token) {
-        self.tickets.remove(&token).and_then(|ticket| ticket.mark).map(Mark::leave);
+        let Some(ticket) = self.tickets.remove(&token) else { return };
+        ticket.mark.map(Mark::leave);
+        ticket.writer_mark.into_iter().for_each(WriterMark::leave);
     }
 
-    /// Gives what the thread got to whom it belongs; returns what nobody wants.
-    fn deliver(&mut self, key: &Key, got: Result<Option<Locked>, Fault>) -> (Next, Option<Locked>) {
+    /// Ends the wait of a claim that has the lock.
+    pub(super) fn served(&mut self, token: Token) {
+        let mark = self.tickets.get_mut(&token).and_then(|ticket| ticket.writer_mark.take());
+        mark.into_iter().for_each(WriterMark::served);
+        self.leave(token);
+    }
+
+    /// Hands the thread's result to the waiting claims. Returns the lock if no claim needs it.
+    fn deliver(
+        &mut self,
+        key: &(Key, LockKind),
+        got: Result<Option<Locked>, Fault>,
+    ) -> (Next, Option<Locked>) {
         let unwanted = match got {
             Ok(None) => None,
             Ok(Some(locked)) => self.deliver_lock(key, locked),
@@ -161,16 +203,16 @@ impl State {
         (Next::Done, unwanted)
     }
 
-    fn deliver_lock(&mut self, key: &Key, locked: Locked) -> Option<Locked> {
+    fn deliver_lock(&mut self, key: &(Key, LockKind), locked: Locked) -> Option<Locked> {
         let Some(token) = self.queues.get_mut(key).and_then(VecDeque::pop_front) else {
             return Some(locked);
         };
-        self.won(key, token, locked);
+        self.won(&key.0, token, locked);
         self.wake(token);
         None
     }
 
-    fn deliver_fault(&mut self, key: &Key, fault: &Fault) -> Option<Locked> {
+    fn deliver_fault(&mut self, key: &(Key, LockKind), fault: &Fault) -> Option<Locked> {
         for token in self.queues.get_mut(key).map(std::mem::take).unwrap_or_default() {
             if let Some(ticket) = self.tickets.get_mut(&token) {
                 ticket.fault = Some(fault.clone());

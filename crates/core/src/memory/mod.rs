@@ -1,8 +1,8 @@
 //! `memory:`, locks inside one process. The reference: the contract in plain Rust.
 //!
-//! In: claims of this process's `Locker`s. Out: the answers any server should give.
+//! In: claims of the `Locker`s of this process. Out: the replies that every server should give.
 //!
-//! Absent on purpose: networks, and with them everything that can be `Unknown`.
+//! Absent on purpose: networks, and so every result that can be `Unknown`.
 
 mod space;
 #[cfg(test)]
@@ -12,22 +12,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, LockInfo,
-    Loss, Notices, Query, Release, Renewal, Term, Then,
-};
-use crate::claim::{Claim, Mode, Sight, Token};
-use crate::doctor::{Check, Finding, trial};
+use crate::backend::{Answers, Backend, Notices, Operator};
+use crate::claim::Claim;
+use crate::doctor::{Check, Finding, self_test};
 use crate::error::Error;
+use crate::fault::{Fault, Loss};
+use crate::grant::{AfterRelease, Attempt, Capabilities, Grant, Release, Renewal, Validity};
+use crate::holder::WaitStatus;
 use crate::key::Key;
 use crate::lease::Lease;
+use crate::report::{ClaimEnd, LockInfo, Query};
 use crate::time::Clock;
+use crate::token::Token;
+use async_trait::async_trait;
 use space::{Answer, Space};
 
-/// Locks in the memory of this process: for tests, for one-process programs, and as the reference
-/// for every other engine.
+/// Locks in the memory of this process: for tests, for single-process programs, and as the reference for
+/// every other engine.
 ///
-/// Values made from the same name share their locks, like clients of one server.
+/// Values created with the same name share their locks, like clients of one server.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -41,7 +44,7 @@ use space::{Answer, Space};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In tests of your own code, make a lock go away and see what your code does:
+/// In tests of your own code, make a lock disappear and check what your code does:
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -50,7 +53,7 @@ use space::{Answer, Space};
 /// let server = Memory::space("my-test");
 /// let guard = Locker::new(server.clone()).lock("order:42").await?;
 /// server.revoke("order:42")?;
-/// guard.lost().await; // resolves: the holder has been told
+/// guard.lost().await; // resolves: the holder has been notified
 /// assert!(!guard.is_held());
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,7 +64,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The locks known by `name` in this process. The empty name is what `memory:` means.
+    /// The locks with this `name` in this process. `memory:` uses the empty name.
     pub fn space(name: &str) -> Self {
         static SPACES: OnceLock<Mutex<HashMap<String, Memory>>> = OnceLock::new();
         let spaces = SPACES.get_or_init(Mutex::default);
@@ -69,42 +72,41 @@ impl Memory {
         spaces.entry(name.into()).or_insert_with(|| Memory::with_clock(Clock::system())).clone()
     }
 
-    /// Locks of their own, on `clock`.
+    /// Separate locks, on `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Memory { space: Arc::new(Space::new(clock)) }
     }
 
-    /// Forgets who holds `key`, as if its ttl had passed. The holder finds out as it would on a
-    /// server: at its next renewal. `true` if it was held.
+    /// Removes the holder of `key`, as if its ttl had passed. As on a server, the holder notices it at its
+    /// next renewal. Returns `true` if the lock was held.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a name that is no [`Key`].
+    /// [`is_invalid`](Error::is_invalid) if the name is not a valid [`Key`].
     pub fn expire(&self, key: &str) -> Result<bool, Error> {
         Ok(!self.space.evict(&Key::new(key)?).is_empty())
     }
 
-    /// As [`expire`](Self::expire), and tells the holder at once.
+    /// Like [`expire`](Self::expire), and notifies the holder at once.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a name that is no [`Key`].
+    /// [`is_invalid`](Error::is_invalid) if the name is not a valid [`Key`].
     pub fn revoke(&self, key: &str) -> Result<bool, Error> {
         let key = Key::new(key)?;
         let evicted = self.space.evict(&key);
         for token in &evicted {
-            self.space.tell_lost(&key, *token, Loss::Gone);
+            self.space.notify_lost(&key, *token, Loss::Gone);
         }
         Ok(!evicted.is_empty())
     }
 
     async fn wait_for(&self, claim: &Claim) -> Result<Grant, Fault> {
-        refuse_permits(claim)?;
         loop {
             match self.space.queue(claim)? {
                 Answer::Granted(grant) => return Ok(grant),
-                Answer::Wait { holder, place, changed, until } => {
-                    claim.saw(Sight::of(holder, Some(place)));
+                Answer::Wait { holder, position, changed, until } => {
+                    claim.report_wait(WaitStatus::of(holder, Some(position)));
                     tokio::select! {
                         () = changed.notified() => {}
                         () = self.space.clock().sleep_until(until) => {}
@@ -117,118 +119,88 @@ impl Memory {
     fn renew_one(&self, lease: &Lease) -> Renewal {
         let (from, ttl) = (self.space.clock().now(), lease.ttl());
         match self.space.renew(lease.claim(), from, ttl) {
-            Some(contended) => Renewal::Renewed { term: Term::Lease { from, ttl }, contended },
+            Some(contended) => {
+                Renewal::Renewed { validity: Validity::Lease { from, ttl }, contended }
+            }
             None => Renewal::Lost(Loss::Gone),
         }
     }
 }
 
-fn refuse_permits(claim: &Claim) -> Result<(), Fault> {
-    match claim.mode() {
-        Mode::Exclusive => Ok(()),
-        Mode::Permits { .. } => {
-            Err(Fault::new(FaultKind::Unsupported, "`memory:` grants exclusive claims only"))
-        }
-    }
-}
-
+#[async_trait]
 impl Backend for Memory {
     fn capabilities(&self) -> Capabilities {
-        let mut can = Capabilities::full("memory");
-        can.permits = false;
-        can
+        Capabilities::full("memory")
     }
 
     fn clock(&self) -> Clock {
         self.space.clock().clone()
     }
 
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
-        Box::pin(async move {
-            refuse_permits(claim)?;
-            self.space.ask(claim)
-        })
+    async fn try_acquire(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+        self.space.ask(claim)
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(self.wait_for(claim))
+    async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+        self.wait_for(claim).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        leases: &'a [Arc<Lease>],
-        answers: &'a Answers<'a>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            for (index, lease) in leases.iter().enumerate() {
-                answers(index, self.renew_one(lease));
-            }
-        })
+    async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>) {
+        for (index, lease) in leases.iter().enumerate() {
+            answers(index, self.renew_one(lease));
+        }
     }
 
-    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
-        Box::pin(async move {
-            let (from, ttl) = (self.space.clock().now(), claim.ttl());
-            let held = self.space.renew(claim, from, ttl).is_some();
-            Ok(held.then_some(Term::Lease { from, ttl }))
-        })
+    async fn adopt(&self, claim: &Arc<Claim>) -> Result<Option<Validity>, Fault> {
+        let (from, ttl) = (self.space.clock().now(), claim.ttl());
+        let held = self.space.renew(claim, from, ttl).is_some();
+        Ok(held.then_some(Validity::Lease { from, ttl }))
     }
 
-    fn let_go<'a>(&'a self, _: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async { Ok(()) })
+    async fn relinquish(&self, _: &Arc<Lease>) -> Result<(), Fault> {
+        Ok(())
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(async move { Ok(self.space.release(lease.claim(), then)) })
+    async fn release(&self, lease: &Arc<Lease>, then: AfterRelease) -> Result<Release, Fault> {
+        Ok(self.space.release(lease.claim(), then))
     }
 
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async move {
-            self.space.abandon(claim);
-            Ok(())
-        })
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
+        self.space.abandon(claim);
+        Ok(())
     }
 
-    fn notices(&self) -> Notices {
-        self.space.notices()
+    fn subscribe(&self, _: Duration) -> Notices {
+        self.space.notifier.notices()
     }
 
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        Box::pin(async move { Ok(self.space.inspect(query)) })
+    async fn close(&self) {}
+
+    fn operator(&self) -> Option<&dyn Operator> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Operator for Memory {
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
+        Ok(self.space.inspect(query))
     }
 
-    fn fates<'a>(
-        &'a self,
-        ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
-        Box::pin(
-            async move { Ok(ended.iter().map(|(_, token)| self.space.fate(*token)).collect()) },
-        )
+    async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
+        Ok(ended.iter().map(|(_, token)| self.space.end_reason(*token)).collect())
     }
 
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(async move { Ok(self.space.force_release(key, seen, by)) })
+    async fn force_release(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
+        Ok(self.space.force_release(key, seen, by))
     }
 
-    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         let scope = Check::new("scope", "memory:", "see who shares these locks");
         let scope = scope.warning(
             "only the tasks of this process: no other process is excluded",
             "for several processes use `file:DIR`, `redis://HOST` or `etcd://HOST`",
         );
-        Box::pin(async move { vec![scope, trial(self, ttl).await] })
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
+        vec![scope, self_test(self, ttl).await]
     }
 }

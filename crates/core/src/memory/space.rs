@@ -1,43 +1,43 @@
 //! The "server" of `memory:`: a table of locks under one mutex.
 //!
-//! Time does not run here by itself: every look first drops what has expired, and waiters come
-//! back when the holder they wait for should have.
+//! There is no timer here. Every access first removes expired holders. A waiter returns when the holder that
+//! it waits for should have expired.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::Notify;
 
-use crate::backend::{
-    Attempt, Fate, Fault, FaultKind, Grant, Holding, LockInfo, Loss, Notice, Notices, Query,
-    Release, Term, Then, Waiting,
-};
-use crate::claim::{Claim, Holder, Token};
+use crate::backend::{Notice, Notifier};
+use crate::claim::Claim;
+use crate::fault::{Fault, FaultKind, Loss};
 use crate::fence::{self, Fence};
+use crate::grant::{AfterRelease, Attempt, Grant, Release, Validity};
+use crate::holder::Holder;
 use crate::key::Key;
+use crate::mode::{self, Mode};
+use crate::report::{ClaimEnd, Holding, LockInfo, Query, Waiting};
 use crate::time::{Clock, Time, UnixMillis};
-
-/// How many notices a slow listener may be behind before it is told that it missed some.
-const NOTICES_KEPT: usize = 1024;
+use crate::token::Token;
 
 #[derive(Debug)]
 pub(super) struct Space {
     clock: Clock,
     state: Mutex<State>,
-    notices: broadcast::Sender<Notice>,
+    pub(super) notifier: Notifier,
 }
 
 #[derive(Debug, Default)]
 struct State {
     locks: HashMap<Key, Lock>,
     last_fence: u64,
-    forced: Vec<Taken>,
+    forced: Vec<ForcedRelease>,
 }
 
-/// A claim that an operator took the lock from, kept for as long as its lease would have lasted.
+/// A claim whose lock was released by force. Kept until its lease would have ended.
 #[derive(Debug)]
-struct Taken {
+struct ForcedRelease {
     token: Token,
     by: String,
     until: Time,
@@ -46,14 +46,15 @@ struct Taken {
 #[derive(Debug, Default)]
 struct Lock {
     holders: Vec<Held>,
-    closed: Option<(Time, Holder)>,
     queue: VecDeque<Queued>,
 }
 
+/// A holder. One that is [cooling down](Holder::cooling_down) has released the lock before its `min_hold` was
+/// over, and keeps others out for the rest of that time.
 #[derive(Debug)]
 struct Held {
     token: Token,
-    shared_owner: Option<String>,
+    mode: Mode,
     holder: Holder,
     grant: Grant,
     until: Time,
@@ -62,44 +63,41 @@ struct Held {
 #[derive(Debug)]
 struct Queued {
     token: Token,
-    shared_owner: Option<String>,
+    mode: Mode,
+    numbered: bool,
     holder: Holder,
     ttl: Duration,
     changed: Arc<Notify>,
 }
 
-/// What a waiting claim is told.
+/// The reply to a claim that may wait.
 pub(super) enum Answer {
     Granted(Grant),
-    Wait { holder: Holder, place: u64, changed: Arc<Notify>, until: Time },
+    Wait { holder: Holder, position: u64, changed: Arc<Notify>, until: Time },
 }
 
 impl Space {
     pub(super) fn new(clock: Clock) -> Self {
-        Space { clock, state: Mutex::default(), notices: broadcast::Sender::new(NOTICES_KEPT) }
+        Space { clock, state: Mutex::default(), notifier: Notifier::default() }
     }
 
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    pub(super) fn notices(&self) -> Notices {
-        Notices::of(&self.notices)
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` on the lock as it stands now, and forgets it if nothing is left of it.
+    /// Runs `f` on the current state of the lock, and removes the lock if it is idle afterwards.
     fn on<T>(&self, key: &Key, f: impl FnOnce(&mut Lock, &mut u64, Time) -> T) -> T {
         let now = self.clock.now();
         let mut state = self.state();
         let State { locks, last_fence, .. } = &mut *state;
         let lock = locks.entry(key.clone()).or_default();
-        lock.settle(now, last_fence);
+        lock.serve(now, last_fence);
         let answer = f(lock, last_fence, now);
-        lock.settle(now, last_fence);
+        lock.serve(now, last_fence);
         if lock.is_idle() {
             locks.remove(key);
         }
@@ -116,85 +114,109 @@ impl Space {
         })
     }
 
-    /// An attempt that queues where it fails.
+    /// An attempt that queues the claim if it is not granted.
     pub(super) fn queue(&self, claim: &Claim) -> Result<Answer, Fault> {
         self.on(claim.key(), |lock, last_fence, now| {
             if let Some(grant) = lock.grant_to(claim, last_fence, now)? {
                 return Ok(Answer::Granted(grant));
             }
-            let (place, changed, is_new) = lock.enqueue(claim);
+            let (position, changed, is_new) = lock.enqueue(claim);
             if is_new {
-                self.tell_contended(claim.key(), &lock.holders);
+                self.notify_contended(claim.key(), &lock.holders);
             }
             Ok(Answer::Wait {
                 holder: lock.in_the_way(now),
-                place,
+                position,
                 changed,
                 until: lock.next_change(),
             })
         })
     }
 
-    /// Extends the claim's lease; whether others wait. `None` if it is not the claim's.
+    /// Extends the lease of the claim. Returns whether others wait, or `None` if the claim does not hold the
+    /// lock, or holds it together with others and is adopted as one that is alone.
     pub(super) fn renew(&self, claim: &Claim, from: Time, ttl: Duration) -> Option<bool> {
         self.on(claim.key(), |lock, _, _| {
             let contended = !lock.queue.is_empty();
+            let together = claim.mode().is_together();
             let held = lock.held_by(claim.token())?;
+            if held.mode.is_together() != together {
+                return None;
+            }
             held.until = held.until.max(from.after(ttl));
-            held.grant.term = Term::Lease { from, ttl };
+            if let Some(label) = claim.new_label() {
+                held.holder.label = Some(label.as_ref().into());
+            }
+            held.grant.validity = Validity::Lease { from, ttl };
             Some(contended)
         })
     }
 
-    pub(super) fn release(&self, claim: &Claim, then: Then) -> Release {
+    pub(super) fn release(&self, claim: &Claim, then: AfterRelease) -> Release {
         self.on(claim.key(), |lock, _, now| {
-            let Some(held) = lock.take(claim.token()) else { return Release::NotHeld };
-            if let Then::Closed(rest) = then {
-                let until = now.after(rest);
-                if lock.closed.as_ref().is_none_or(|(closed, _)| *closed < until) {
-                    lock.closed = Some((until, Holder { closing: true, ..held.holder }));
+            let Some(held) = lock.held_by(claim.token()) else { return Release::NotHeld };
+            match then {
+                AfterRelease::Free => drop(lock.take(claim.token())),
+                AfterRelease::Cooldown(rest) => {
+                    (held.until, held.holder.cooling_down) = (now.after(rest), true);
+                    // A closed lock is closed to the other processes of a shared owner too.
+                    if let Mode::SharedOwner(_) = held.mode {
+                        held.mode = Mode::Exclusive;
+                    }
+                    // Waiters sleep until the end of the lease that they saw; the closed time ends sooner.
+                    lock.queue.iter().for_each(|queued| queued.changed.notify_one());
                 }
-                // Those who wait sleep until the lease they saw would have ended; this is sooner.
-                lock.queue.iter().for_each(|queued| queued.changed.notify_one());
             }
-            match u32::try_from(lock.holders.len()).unwrap_or(u32::MAX) {
-                0 => Release::Freed,
-                others => Release::StillHeld(others),
+            match (claim.shared_owner(), lock.live().count()) {
+                (Some(_), others @ 1..) => {
+                    Release::StillHeld(u32::try_from(others).unwrap_or(u32::MAX))
+                }
+                _ => Release::Freed,
             }
         })
     }
 
     pub(super) fn abandon(&self, claim: &Claim) {
         self.on(claim.key(), |lock, _, _| {
-            lock.take(claim.token());
+            if lock.held_by(claim.token()).is_some() {
+                lock.take(claim.token());
+            }
             lock.queue.retain(|queued| queued.token != claim.token());
         });
     }
 
     pub(super) fn force_release(&self, key: &Key, seen: Token, by: &str) -> Release {
-        let taken = self.on(key, |lock, _, _| lock.take(seen));
-        let Some(held) = taken else { return Release::NotHeld };
-        self.remember(Taken { token: seen, by: by.into(), until: held.until });
-        self.tell_lost(key, seen, Loss::Forced(by.into()));
+        let forced = self.on(key, |lock, _, _| lock.take(seen));
+        let Some(held) = forced else { return Release::NotHeld };
+        if held.holder.cooling_down {
+            return Release::Freed;
+        }
+        self.remember(ForcedRelease { token: seen, by: by.into(), until: held.until });
+        self.notify_lost(key, seen, Loss::Forced(by.into()));
         Release::Freed
     }
 
-    fn remember(&self, taken: Taken) {
+    fn remember(&self, forced: ForcedRelease) {
         let (now, mut state) = (self.clock.now(), self.state());
-        state.forced.retain(|taken| now < taken.until);
-        state.forced.push(taken);
+        state.forced.retain(|forced| now < forced.until);
+        state.forced.push(forced);
     }
 
-    /// Who took the lock from this claim, if somebody did.
-    pub(super) fn fate(&self, token: Token) -> Option<Fate> {
+    /// How the claim ended, if its lock was released by force.
+    pub(super) fn end_reason(&self, token: Token) -> Option<ClaimEnd> {
         let state = self.state();
-        let taken = state.forced.iter().find(|taken| taken.token == token)?;
-        Some(Loss::Forced(taken.by.clone()).into())
+        let forced = state.forced.iter().find(|forced| forced.token == token)?;
+        Some(Loss::Forced(forced.by.clone()).into())
     }
 
-    /// Forgets all holders; their tokens.
+    /// Removes all holders and returns their tokens.
     pub(super) fn evict(&self, key: &Key) -> Vec<Token> {
-        self.on(key, |lock, _, _| lock.holders.drain(..).map(|held| held.token).collect())
+        self.on(key, |lock, _, _| {
+            lock.holders
+                .extract_if(.., |held| !held.holder.cooling_down)
+                .map(|held| held.token)
+                .collect()
+        })
     }
 
     pub(super) fn inspect(&self, query: &Query) -> Vec<LockInfo> {
@@ -218,45 +240,55 @@ impl Space {
         self.on(key, |lock, _, now| (!lock.is_idle()).then(|| lock.info(key, now)))
     }
 
-    fn tell_contended(&self, key: &Key, holders: &[Held]) {
+    fn notify_contended(&self, key: &Key, holders: &[Held]) {
         for held in holders {
-            let _ = self.notices.send(Notice::Contended { key: key.clone(), token: held.token });
+            self.notifier.send(Notice::Contended { key: key.clone(), token: held.token });
         }
     }
 
-    pub(super) fn tell_lost(&self, key: &Key, token: Token, loss: Loss) {
-        let _ = self.notices.send(Notice::Lost { key: key.clone(), token, loss });
+    pub(super) fn notify_lost(&self, key: &Key, token: Token, loss: Loss) {
+        self.notifier.send(Notice::Lost { key: key.clone(), token, loss });
     }
 }
 
 impl Lock {
-    /// Drops what has expired, and hands a free lock to the first in the queue.
-    fn settle(&mut self, now: Time, last_fence: &mut u64) {
+    /// Removes expired holders, and grants the lock to the waiters at the front that the holders admit.
+    fn serve(&mut self, now: Time, last_fence: &mut u64) {
         self.holders.retain(|held| now < held.until);
-        self.closed.take_if(|(until, _)| now >= *until);
-        while self.holders.is_empty() && self.closed.is_none() {
-            let Some(first) = self.queue.pop_front() else { return };
+        while self.queue.front().is_some_and(|first| self.admits(&first.mode)) {
             let Some(fence) = next_fence(last_fence) else { return };
+            let Some(first) = self.queue.pop_front() else { return };
             first.changed.notify_one();
             self.hold(first, fence, now);
         }
     }
 
+    fn admits(&self, claim: &Mode) -> bool {
+        mode::admits(self.holders.iter().map(|held| &held.mode), claim)
+    }
+
+    /// The holders that have not released the lock.
+    fn live(&self) -> impl Iterator<Item = &Held> {
+        self.holders.iter().filter(|held| !held.holder.cooling_down)
+    }
+
     fn is_idle(&self) -> bool {
-        self.holders.is_empty() && self.closed.is_none() && self.queue.is_empty()
+        self.holders.is_empty() && self.queue.is_empty()
     }
 
     fn hold(&mut self, claim: Queued, fence: u64, now: Time) -> Grant {
-        let term = Term::Lease { from: now, ttl: claim.ttl };
-        let grant = Grant { fence, term, contended: !self.queue.is_empty() };
-        let Queued { token, shared_owner, holder, ttl, .. } = claim;
+        let Queued { token, mode, numbered, holder, ttl, .. } = claim;
+        let slots = self.holders.iter().filter_map(|held| held.grant.slot);
+        let slot = numbered.then(|| mode::free_slot(slots));
+        let validity = Validity::Lease { from: now, ttl };
+        let grant = Grant::new(fence, validity).contended(!self.queue.is_empty()).slot(slot);
         let holder = Holder { since: Some(UnixMillis::now()), ..holder };
-        self.holders.push(Held { token, shared_owner, holder, grant, until: now.after(ttl) });
+        self.holders.push(Held { token, mode, holder, grant, until: now.after(ttl) });
         grant
     }
 
-    /// Grants the claim if it has been granted already, if the lock is free, or if its shared owner
-    /// holds it.
+    /// Grants the claim if it has been granted already, or if the holders admit it and no claim waits. A claim
+    /// of a shared owner that holds the lock is granted although others wait: they wait for the owner.
     fn grant_to(
         &mut self,
         claim: &Claim,
@@ -267,11 +299,8 @@ impl Lock {
         if let Some(held) = self.held_by(claim.token()) {
             return Ok(Some(Grant { contended, ..held.grant }));
         }
-        let free = self.is_idle();
-        let mates = claim.shared_owner().is_some()
-            && !self.holders.is_empty()
-            && self.holders.iter().all(|held| held.shared_owner.as_deref() == claim.shared_owner());
-        if !free && !mates {
+        let joins_owner = claim.shared_owner().is_some() && !self.holders.is_empty();
+        if !self.admits(claim.mode()) || (contended && !joins_owner) {
             return Ok(None);
         }
         let fence = next_fence(last_fence).ok_or_else(fence_exhausted)?;
@@ -280,15 +309,17 @@ impl Lock {
     }
 
     fn held_by(&mut self, token: Token) -> Option<&mut Held> {
-        self.holders.iter_mut().find(|held| held.token == token)
+        self.holders.iter_mut().find(|held| held.token == token && !held.holder.cooling_down)
     }
 
+    /// Removes a holder, also one that is cooling down.
     fn take(&mut self, token: Token) -> Option<Held> {
         let at = self.holders.iter().position(|held| held.token == token)?;
         Some(self.holders.remove(at))
     }
 
-    /// The claim's place in the queue, one for the first; queued now if it was not.
+    /// The claim's position in the queue, from 1, its `Notify`, and whether it is new. Queues the claim if
+    /// necessary.
     fn enqueue(&mut self, claim: &Claim) -> (u64, Arc<Notify>, bool) {
         let at = self.queue.iter().position(|queued| queued.token == claim.token());
         if at.is_none() {
@@ -298,41 +329,33 @@ impl Lock {
         (at_or_last as u64 + 1, self.queue[at_or_last].changed.clone(), at.is_none())
     }
 
+    /// A holder that keeps others out; the one whose lease ends first.
     fn in_the_way(&self, now: Time) -> Holder {
-        let held = self.holders.first().map(|held| held.as_seen(now));
-        let closed = self.closed.as_ref().map(|(until, holder)| left(holder, *until, now));
-        held.or(closed).unwrap_or_else(Holder::unknown)
+        let first = self.holders.iter().min_by_key(|held| held.until);
+        first.map_or_else(Holder::unknown, |held| held.as_seen(now))
     }
 
     fn next_change(&self) -> Time {
-        let ends = self.holders.iter().map(|held| held.until);
-        let opens = self.closed.iter().map(|(until, _)| *until);
-        ends.chain(opens).min().unwrap_or(Time::NEVER)
+        self.holders.iter().map(|held| held.until).min().unwrap_or(Time::NEVER)
     }
 
     fn info(&self, key: &Key, now: Time) -> LockInfo {
         let held = self.holders.iter().map(|held| {
-            Holding::new(
-                held.as_seen(now),
-                Some(Fence::from_server(held.grant.fence)),
-                Some(held.token),
-            )
+            let fence = Fence::from_server(held.grant.fence);
+            let fence = (!held.holder.cooling_down).then_some(fence);
+            Holding::new(held.as_seen(now), fence, Some(held.token))
+                .mode(held.mode.clone(), held.grant.slot)
         });
-        let closed = self
-            .closed
-            .iter()
-            .map(|(until, holder)| Holding::new(left(holder, *until, now), None, None));
-        let waiters = self
-            .queue
-            .iter()
-            .map(|queued| Waiting::new(queued.holder.clone(), queued.holder.since));
-        LockInfo::exclusive(key.clone(), held.chain(closed).collect(), Some(waiters.collect()))
+        let waiters = self.queue.iter().map(|queued| {
+            Waiting::new(queued.holder.clone(), queued.holder.since).mode(queued.mode.clone())
+        });
+        LockInfo::new(key.clone(), held.collect(), Some(waiters.collect()))
     }
 }
 
 impl Held {
     fn as_seen(&self, now: Time) -> Holder {
-        left(&self.holder, self.until, now)
+        Holder { lease_left: Some(self.until.since(now)), ..self.holder.clone() }
     }
 }
 
@@ -340,16 +363,13 @@ impl Queued {
     fn of(claim: &Claim) -> Self {
         Queued {
             token: claim.token(),
-            shared_owner: claim.shared_owner().map(Into::into),
+            mode: claim.mode().clone(),
+            numbered: claim.numbered(),
             holder: Holder::of(claim, UnixMillis::now()),
             ttl: claim.ttl(),
             changed: Arc::default(),
         }
     }
-}
-
-fn left(holder: &Holder, until: Time, now: Time) -> Holder {
-    Holder { lease_left: Some(until.since(now)), ..holder.clone() }
 }
 
 fn next_fence(last: &mut u64) -> Option<u64> {

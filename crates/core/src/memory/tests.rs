@@ -1,21 +1,21 @@
-//! What cannot be seen from outside: races with the engine's own hands on a lease.
+//! Races with hand-overs inside the engine, which cannot be seen from outside.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::claim::Terms;
+use crate::claim::ClaimOptions;
 use crate::options::Options;
 use crate::time::Time;
 
-/// How many renewals must have met a hand-over.
+/// How many renewals must have coincided with a hand-over.
 const MEETINGS: usize = 50;
 
 fn with_ttl(secs: u64) -> Options {
     Options { ttl: Duration::from_secs(secs), ..Options::default() }
 }
 
-/// Gives the lease from holder to holder, whose ttls differ, until told to stop.
+/// Hands the lease to alternating holders with different ttls until `stop`.
 fn hand_about(lease: &Lease, stop: &AtomicBool) {
     let options = [with_ttl(1), with_ttl(60)];
     for (serial, options) in (1..).zip(options.iter().cycle()) {
@@ -26,7 +26,7 @@ fn hand_about(lease: &Lease, stop: &AtomicBool) {
     }
 }
 
-/// Tells it to, also when the test panics.
+/// Sets `stop`, also when the test panics.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -35,11 +35,11 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// One renewal of a lease that the server has just granted anew.
+/// One renewal of a lease that the server has just granted again.
 struct Met {
-    /// The lease changed hands meanwhile.
+    /// The lease was handed over meanwhile.
     a_hand_over: bool,
-    /// Until when the holder believes in it, and until when the server keeps it.
+    /// Until when the holder trusts the lease, and until when the server keeps it.
     believed: Time,
     kept: Time,
 }
@@ -51,7 +51,7 @@ fn renew_afresh(memory: &Memory, lease: &Lease) -> Met {
     let holder = lease.holder();
     let renewal = memory.renew_one(lease);
     let a_hand_over = lease.holder() != holder;
-    let Renewal::Renewed { term: Term::Lease { from, ttl }, .. } = renewal else {
+    let Renewal::Renewed { validity: Validity::Lease { from, ttl }, .. } = renewal else {
         panic!("{renewal:?}");
     };
     let seen = memory.space.inspect(&Query::Key(key.clone()));
@@ -60,13 +60,13 @@ fn renew_afresh(memory: &Memory, lease: &Lease) -> Met {
 }
 
 fn lease_of(memory: &Memory) -> Lease {
-    let terms = Terms::new(Duration::from_secs(1));
+    let terms = ClaimOptions::new(Duration::from_secs(1));
     let claim = Claim::new(Key::new("k").unwrap(), Token::random().unwrap(), terms);
-    let term = Term::Lease { from: memory.clock().now(), ttl: claim.ttl() };
+    let term = Validity::Lease { from: memory.clock().now(), ttl: claim.ttl() };
     Lease::new(Arc::new(claim), Grant::new(1, term), memory.clock())
 }
 
-/// A renewal believes no more than the server gave, also while the lease changes hands.
+/// A renewal extends the lease by no more than the server granted, also while the lease is handed over.
 #[test]
 fn a_renewal_believes_what_the_server_gave() {
     let memory = Memory::with_clock(Clock::manual());

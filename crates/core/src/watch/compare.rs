@@ -1,28 +1,31 @@
-//! What happened to a lock between two looks at it.
+//! What happened to a lock between two inspections.
 //!
-//! In: what was seen before and after, and the span of time in which it may have changed. Out:
-//! events, in the order in which they must have happened.
+//! In: the state before and after, and the time span in which it may have changed. Out: events, in the order
+//! in which they must have happened.
 //!
-//! A lock that is gone was released if that was before the end of its lease, and lost if it was
-//! after. Where the span is so long that it can have been either, that is what is said.
+//! A lock that is gone was released if it ended before the end of its lease, and lost if it ended after. If
+//! the span is too long to decide, the event is [`EventKind::Ended`].
 
 use std::time::Duration;
 
-use crate::backend::LockInfo;
-use crate::claim::{Holder, Token};
 use crate::fence::Fence;
+use crate::holder::Holder;
+use crate::key::Key;
+use crate::mode::Mode;
+use crate::report::LockInfo;
 use crate::time::{Time, UnixMillis};
+use crate::token::Token;
 
-use super::{Event, What};
+use super::{Event, EventKind};
 
-/// A span that is no longer than this is a moment: a lease that nobody renewed and that ended within
-/// it is taken to have run out. It covers a look every tenth of a second on a busy machine.
+/// A span up to this length counts as a moment: a lease that was not renewed and ended within it is taken as
+/// expired. It covers an inspection every tenth of a second on a busy machine.
 const BLINK: Duration = Duration::from_millis(250);
-/// Two looks at the same lease disagree on its end by as much as an answer takes; a renewal moves it
-/// by more.
+/// Two inspections of the same lease differ in its end by at most the duration of a reply; a renewal moves
+/// the end by more.
 const SAME_END: Duration = Duration::from_millis(20);
 
-/// A lock as it was seen.
+/// The state of a lock at one inspection.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     tenures: Vec<Tenure>,
@@ -30,41 +33,43 @@ pub(super) struct Seen {
     pub(super) looked: Time,
 }
 
-/// One claim that was seen to hold it.
+/// One claim that held the lock.
 #[derive(Clone, Debug)]
 struct Tenure {
     token: Option<Token>,
+    mode: Mode,
     holder: Holder,
     fence: Option<Fence>,
-    /// Its lease lasts at least until then, unless it is given back.
+    /// The lease is valid at least until then, unless it is released.
     ends: Time,
-    /// When its present end was first seen.
+    /// When the current end was first seen.
     renewed: Time,
 }
 
-/// When a lock may have changed without our looking.
+/// The time in which a lock may have changed without an inspection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) from: Time,
     pub(super) to: Time,
-    /// The engine may have forgotten it.
+    /// The engine may have lost the lock's data.
     pub(super) forgot: bool,
 }
 
 impl Seen {
-    /// What `info` shows, which was asked for at `looked`. A lock that is only kept closed has no holder.
+    /// The state that `info` shows; it was requested at `looked`. A lock that is only kept closed has no
+    /// holder.
     pub(super) fn new(info: LockInfo, looked: Time, before: Option<&Seen>) -> Self {
         let waiters = info.waiters.map(|queue| queue.len());
-        let held = info.holders.into_iter().filter(|holding| !holding.holder.closing);
+        let held = info.holders.into_iter().filter(|holding| !holding.holder.cooling_down);
         let tenures = held.map(|holding| {
             let left = holding.holder.lease_left;
-            // The lease was seen after we asked: its end lies no earlier than this.
+            // The server read the lease after we sent the request, so it ends no earlier than this.
             let ends = left.map_or(Time::NEVER, |left| looked.after(left));
             let known = before.and_then(|before| before.tenure(holding.token));
             let same = known.filter(|known| ends.since(known.ends) <= SAME_END);
             let renewed = same.map_or(looked, |known| known.renewed);
-            let (token, fence) = (holding.token, holding.fence);
-            Tenure { token, holder: holding.holder, fence, ends, renewed }
+            let (token, mode, fence) = (holding.token, holding.mode, holding.fence);
+            Tenure { token, mode, holder: holding.holder, fence, ends, renewed }
         });
         Seen { tenures: tenures.collect(), waiters, looked }
     }
@@ -74,12 +79,18 @@ impl Seen {
         self.tenures.iter().map(|tenure| tenure.ends).min().unwrap_or(Time::NEVER)
     }
 
-    /// Whether anybody held it.
+    /// Whether the lock had a holder.
     pub(super) fn is_held(&self) -> bool {
         !self.tenures.is_empty()
     }
 
-    /// The claims that held it and do not any more.
+    /// The one that holds the lock alone, with its fence.
+    pub(super) fn sole_holder(&self) -> Option<(&Holder, Option<Fence>)> {
+        let sole = self.tenures.first().filter(|tenure| tenure.mode == Mode::Exclusive)?;
+        Some((&sole.holder, sole.fence))
+    }
+
+    /// The claims that held the lock, and are not among the holders in `after`.
     pub(super) fn gone(&self, after: Option<&Seen>) -> impl Iterator<Item = Token> {
         let gone = self.tenures.iter().filter(move |tenure| !tenure.is_in(after));
         gone.filter_map(|tenure| tenure.token)
@@ -95,22 +106,22 @@ impl Tenure {
         seen.is_some_and(|seen| seen.tenure(self.token).is_some())
     }
 
-    /// How it ended, if it did so within `span`.
-    fn end(&self, span: Span) -> What {
+    /// How the claim ended, if it ended within `span`.
+    fn end(&self, span: Span) -> EventKind {
         if span.forgot {
-            return What::Ended;
+            return EventKind::Ended;
         }
         if span.to < self.ends {
-            return What::Released;
+            return EventKind::Released;
         }
         let half = self.renewed.after(self.ends.since(self.renewed) / 2);
-        // Whoever renews does so before half of the lease is over.
+        // A live holder renews before half of the lease is over.
         let dying = span.from >= half && span.to.since(span.from) <= BLINK;
-        if span.from >= self.ends || dying { What::Lost } else { What::Ended }
+        if span.from >= self.ends || dying { EventKind::Lost } else { EventKind::Ended }
     }
 }
 
-/// What happened to a lock between two looks.
+/// The change of a lock between two inspections.
 pub(super) struct Change<'a> {
     pub(super) before: Option<&'a Seen>,
     pub(super) after: Option<&'a Seen>,
@@ -119,26 +130,26 @@ pub(super) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// The events of it. `fate` says how a claim ended where the engine knows.
+    /// The events of this change. `reason` returns how a claim ended, where the engine knows.
     pub(super) fn events(
         &self,
-        key: &crate::Key,
-        fate: impl Fn(Token) -> Option<What>,
+        key: &Key,
+        reason: impl Fn(Token) -> Option<EventKind>,
     ) -> Vec<Event> {
         let (gone, mut came) = (self.gone(), self.came());
         let mut events = Vec::new();
         for tenure in gone {
-            let known = tenure.token.and_then(&fate);
+            let known = tenure.token.and_then(&reason);
             match (known.unwrap_or_else(|| self.end_of(tenure)), came.is_empty()) {
-                (What::Released, false) => {
+                (EventKind::Released, false) => {
                     let next = came.remove(0);
-                    let event = self.event(key, What::HandedOver, next);
+                    let event = self.event(key, EventKind::HandedOver, next);
                     events.push(Event { from: Some(tenure.former()), ..event });
                 }
                 (what, _) => events.push(self.ended(key, what, tenure)),
             }
         }
-        events.extend(came.into_iter().map(|tenure| self.event(key, What::Acquired, tenure)));
+        events.extend(came.into_iter().map(|tenure| self.event(key, EventKind::Acquired, tenure)));
         events
     }
 
@@ -152,20 +163,20 @@ impl Change<'_> {
         after.filter(|tenure| !tenure.is_in(self.before)).collect()
     }
 
-    fn end_of(&self, tenure: &Tenure) -> What {
+    fn end_of(&self, tenure: &Tenure) -> EventKind {
         let mut others = self.before.iter().flat_map(|seen| &seen.tenures);
-        // Where several claims seem to end together, what is shown is the end of the last of them.
+        // If several claims seem to end together, their end is that of the longest of them.
         let shared = others.any(|other| other.token != tenure.token && other.ends == tenure.ends);
-        if shared { What::Ended } else { tenure.end(self.span) }
+        if shared { EventKind::Ended } else { tenure.end(self.span) }
     }
 
-    fn event(&self, key: &crate::Key, what: What, tenure: &Tenure) -> Event {
+    fn event(&self, key: &Key, what: EventKind, tenure: &Tenure) -> Event {
         let holder = Some(tenure.holder.clone());
         let (at, key, fence) = (self.at, key.clone(), tenure.fence);
         Event { at, key, what, holder, fence, from: None, waiters: self.waiters() }
     }
 
-    /// How many are shown to wait now; nobody for a lock that is not shown at all.
+    /// How many claims wait now; zero if the lock is gone.
     fn waiters(&self) -> Option<usize> {
         match self.after {
             Some(after) => after.waiters,
@@ -173,13 +184,13 @@ impl Change<'_> {
         }
     }
 
-    fn ended(&self, key: &crate::Key, what: What, tenure: &Tenure) -> Event {
+    fn ended(&self, key: &Key, what: EventKind, tenure: &Tenure) -> Event {
         Event { holder: Some(tenure.former()), ..self.event(key, what, tenure) }
     }
 }
 
 impl Tenure {
-    /// Its holder, of whose lease nothing is left.
+    /// The former holder, without a remaining lease.
     fn former(&self) -> Holder {
         Holder { lease_left: None, ..self.holder.clone() }
     }

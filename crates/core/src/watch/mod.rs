@@ -1,11 +1,11 @@
-//! Watching locks: what happens to them, as it happens.
+//! Watching locks: reports what happens to them.
 //!
-//! In: a glob, hints from the engine where it gives any, and looks at the locks. Out: [`Event`]s.
+//! In: a glob, hints of the engine if it sends any, and inspections of the locks. Out: [`Event`]s.
 //!
-//! Events come from comparing looks, never from a hint alone: a hint says where to look. `compare.rs`
-//! judges what happened between two looks at one lock.
+//! Events come from comparing two inspections, never from a hint alone: a hint only says which lock to
+//! inspect. `compare.rs` decides what happened to a lock between two inspections.
 //!
-//! Absent on purpose: a task. Nothing is done unless somebody waits for the next event.
+//! There is no background task: nothing is done unless the caller awaits the next event.
 
 mod compare;
 #[cfg(test)]
@@ -15,49 +15,52 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Fate, Hints, LockInfo, Loss, Query};
-use crate::claim::{Holder, Token};
+use crate::change_hints::Hints;
+use crate::change_hints::{HintTimes, PendingHints};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::fault::Loss;
 use crate::fence::Fence;
-use crate::hints::{Heard, Told};
+use crate::holder::Holder;
 use crate::key::Key;
+use crate::report::{ClaimEnd, LockInfo, Query};
 use crate::time::{Time, UnixMillis};
+use crate::token::Token;
 use compare::{Change, Seen, Span};
 
-/// The pause between looks where the engine gives no hints.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A look at everything is followed by a pause of this many times its length, so that watching never
-/// takes more than a fifth of what the engine can do.
+/// The pause between two inspections if the engine sends no hints.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// After an inspection of all locks, the watch pauses for this many times its duration. So watching takes at
+/// most a fifth of the engine's time.
 const PAUSE_PER_LOOK: u32 = 4;
-/// The pause after a look that failed.
+/// The pause after an inspection that failed.
 const PAUSE_FAILED: Duration = Duration::from_millis(250);
-/// How long after the end of a lease it is looked for: servers count in whole milliseconds.
+/// How long after the end of a lease the lock is inspected: servers count whole milliseconds.
 const AFTER_END: Duration = Duration::from_millis(5);
 
 /// Something that happened to a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {
-    /// When it was seen, by our wall clock.
+    /// When it was noticed, by our wall clock.
     pub at: UnixMillis,
-    /// The lock.
+    /// The key of the lock.
     pub key: Key,
     /// What happened.
-    pub what: What,
-    /// Whom it happened to: who holds it now, or who held it.
+    pub what: EventKind,
+    /// The new holder, or the former one if the lock has ended.
     pub holder: Option<Holder>,
-    /// The fence of that holder's grant; `None` where the engine does not keep it.
+    /// The fence of that holder's grant; `None` if the engine does not store it.
     pub fence: Option<Fence>,
-    /// Who held it before, where it was [handed over](What::HandedOver).
+    /// The former holder, if the lock was [handed over](EventKind::HandedOver).
     pub from: Option<Holder>,
-    /// How many wait for it now; `None` where the engine does not know.
+    /// How many claims wait for the lock now; `None` if the engine does not know.
     pub waiters: Option<usize>,
 }
 
 impl Event {
-    /// Something that happened to a lock, with nothing known of who had to do with it.
-    pub fn new(at: UnixMillis, key: Key, what: What) -> Self {
+    /// An event without holders, fence and waiters.
+    pub fn new(at: UnixMillis, key: Key, what: EventKind) -> Self {
         Event { at, key, what, holder: None, fence: None, from: None, waiters: None }
     }
 }
@@ -65,73 +68,74 @@ impl Event {
 /// What happened to a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum What {
-    /// It was free, and is held.
+pub enum EventKind {
+    /// The lock was free, and is held now.
     Acquired,
-    /// It was given back before its lease ended. Where a lease has no end (`file:`), its process may
-    /// also have ended. A key that was deleted by hand, or evicted, looks the same.
+    /// The lock was released before its lease ended. If leases do not expire (`file:`), its process may also
+    /// have ended. A key that was deleted by hand or evicted looks the same.
     Released,
-    /// It was given back, and another claim holds it: it was not seen free in between.
+    /// The lock was released, and another claim holds it; it was not seen free in between.
     HandedOver,
-    /// Its lease ended without a release.
+    /// The lease ended without a release.
     Lost,
-    /// An operator took it away; who, and why.
+    /// An operator released it by force; the text says who, and why.
     Forced(String),
-    /// It is not held any more, and nobody saw whether it was released or lost: the watch was cut off
-    /// or not asked for longer than was left of the lease, the engine may have lost its data, or it
-    /// was one of several claims of a shared owner.
+    /// The lock is no longer held, and it is not known whether it was released or lost. Either the watch was
+    /// disconnected or not polled for longer than the rest of the lease, or the engine may have lost its
+    /// data, or it was one of several claims of a shared owner.
     Ended,
 }
 
-impl What {
-    /// One word for it: `acquired`, `released`, `handed_over`, `lost`, `forced`, `ended`.
-    pub fn word(&self) -> &'static str {
+impl EventKind {
+    /// The event as one word: `acquired`, `released`, `handed_over`, `lost`, `forced`, `ended`.
+    pub fn as_str(&self) -> &'static str {
         match self {
-            What::Acquired => "acquired",
-            What::Released => "released",
-            What::HandedOver => "handed_over",
-            What::Lost => "lost",
-            What::Forced(_) => "forced",
-            What::Ended => "ended",
+            EventKind::Acquired => "acquired",
+            EventKind::Released => "released",
+            EventKind::HandedOver => "handed_over",
+            EventKind::Lost => "lost",
+            EventKind::Forced(_) => "forced",
+            EventKind::Ended => "ended",
         }
     }
 }
 
-impl From<Fate> for What {
-    fn from(fate: Fate) -> What {
-        match fate {
-            Fate::Released => What::Released,
-            Fate::Lost(Loss::Forced(by)) => What::Forced(by),
-            Fate::Lost(_) => What::Lost,
+impl From<ClaimEnd> for EventKind {
+    fn from(reason: ClaimEnd) -> EventKind {
+        match reason {
+            ClaimEnd::Released => EventKind::Released,
+            ClaimEnd::Lost(Loss::Forced(by)) => EventKind::Forced(by),
+            ClaimEnd::Lost(_) => EventKind::Lost,
         }
     }
 }
 
 /// A watch over all locks that match a glob: see [`Locker::watch`](crate::Locker::watch).
 ///
-/// Events are told by comparing looks at the locks. Where the engine tells of changes (Redis, etcd), a look
-/// follows each; elsewhere, and where that is not allowed, everything is looked at ten times a second.
+/// Events come from comparing inspections of the locks. If the engine reports changes (etcd, and Redis except
+/// quorums), each change triggers an inspection. Otherwise, or without the rights for it, all locks are
+/// inspected up to ten times a second.
 ///
-/// What is *not* promised: that everything is seen. What happens between two looks is merged: a lock
-/// that was acquired and released in between leaves no trace, and one that went through several hands
-/// is told once, from the first to the last. To the engine a lock is held by a process, so what tasks
-/// of one process pass on among themselves is not seen either. A release within the last quarter of a
-/// second of a lease that nobody renewed may be told as [`What::Lost`].
+/// A watch does *not* see everything. Changes between two inspections are merged: a lock that was acquired
+/// and released in between causes no event, and one that had several holders causes one event, from the first
+/// to the last. To the engine the holder of a lock is a process, so hand-overs between tasks of one process
+/// are not seen either. A release within the last quarter of a second of a lease that was not renewed may be
+/// reported as [`EventKind::Lost`].
 ///
-/// Nothing is looked at unless [`next`](Self::next) is awaited. Dropping it ends the watch.
+/// Nothing is inspected unless [`next`](Self::next) is awaited. Dropping the watch ends it.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// use tenure::watch::What;
+/// use tenure::watch::EventKind;
 /// use tenure::{Locker, Memory};
 ///
 /// let locker = Locker::new(Memory::space("watched"));
 /// let mut watch = locker.watch("order:*").await?;
 /// let guard = locker.lock("order:42").await?;
 /// let event = watch.next().await?;
-/// assert_eq!((event.key.as_str(), event.what), ("order:42", What::Acquired));
+/// assert_eq!((event.key.as_str(), event.what), ("order:42", EventKind::Acquired));
 /// guard.release().await?;
-/// assert_eq!(watch.next().await?.what, What::Released);
+/// assert_eq!(watch.next().await?.what, EventKind::Released);
 /// # Ok::<(), tenure::Error>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -139,32 +143,32 @@ impl From<Fate> for What {
 pub struct Watch {
     engine: Arc<Engine>,
     query: Query,
-    /// `None`: nobody tells, so everything is looked at again and again.
+    /// `None`: the engine sends no hints, so all locks are polled.
     hints: Option<Hints>,
     seen: BTreeMap<Key, Seen>,
-    /// What is to be looked at, kept until that has been done.
-    due: Told,
-    /// Not to be looked at earlier.
+    /// The hints that have not been processed yet; kept until the inspection has succeeded.
+    due: PendingHints,
+    /// The earliest time of the next inspection.
     not_before: Time,
     ready: VecDeque<Event>,
 }
 
 impl Watch {
-    pub(crate) async fn new(engine: &Arc<Engine>, glob: &str) -> Result<Self, Error> {
-        let query = Query::Glob(glob.into());
-        // Hints first: what changes while we look is told and looked at again.
-        let hints = engine.bounded(engine.backend.hints()).await;
-        let hints = hints.map_err(|fault| Error::backend(None, fault))?;
+    pub(crate) async fn new(engine: &Arc<Engine>, query: Query) -> Result<Self, Error> {
+        // Subscribed before the inspection: a lock that changes during it is inspected again.
+        let failed = |fault| Error::backend(None, fault);
+        let operator = engine.operator().map_err(failed)?;
+        let hints = engine.bounded(operator.change_hints(&query)).await.map_err(failed)?;
         let (engine, not_before) = (engine.clone(), engine.clock.now());
         let (seen, due, ready) = Default::default();
         let mut watch = Watch { engine, query, hints, seen, due, not_before, ready };
         watch.look_at_all().await?;
-        // What is held already is no event.
+        // Locks that are held already are not events.
         watch.ready.clear();
         Ok(watch)
     }
 
-    /// How many locks are held now, as far as has been seen.
+    /// How many locks were held at the last inspection. Sends no request.
     pub fn held(&self) -> usize {
         self.seen.values().filter(|seen| seen.is_held()).count()
     }
@@ -173,37 +177,44 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// What kept the engine from answering. The watch is not over: call again, and it looks again
-    /// after a pause, and tells what has changed meanwhile as far as it still shows. Over it is when
-    /// the locker was shut down ([`is_closed`](Error::is_closed)).
+    /// Errors of the engine. The watch is still usable: the next call inspects again after a pause, and
+    /// reports what has changed meanwhile as far as it can still be seen. [`is_closed`](Error::is_closed)
+    /// after a shutdown of the locker; then the watch is over.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Result<Event, Error> {
-        let closing = self.engine.closing.clone();
-        tokio::select! {
-            biased;
-            () = closing.cancelled() => Err(Error::closed(None)),
-            event = self.next_open() => event,
-        }
-    }
-
-    async fn next_open(&mut self) -> Result<Event, Error> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(event);
             }
-            self.wait().await;
-            let looked = self.look().await;
-            if looked.is_err() {
-                self.not_before = self.engine.clock.now().after(PAUSE_FAILED);
-            }
-            looked?;
+            self.look_again().await?;
         }
     }
 
-    /// Waits until there is something to look at.
+    /// Waits until something may have changed, and inspects it. Dropping the future loses nothing.
+    pub(crate) async fn look_again(&mut self) -> Result<(), Error> {
+        let closing = self.engine.closing.clone();
+        let looked = async {
+            self.wait().await;
+            self.look().await.inspect_err(|_| {
+                self.not_before = self.engine.clock.now().after(PAUSE_FAILED);
+            })
+        };
+        tokio::select! {
+            biased;
+            () = closing.cancelled() => Err(Error::closed(None)),
+            looked = looked => looked,
+        }
+    }
+
+    /// Who held `key` alone at the last inspection, and the fence.
+    pub(crate) fn sole_holder(&self, key: &Key) -> Option<(&Holder, Option<Fence>)> {
+        self.seen.get(key).and_then(Seen::sole_holder)
+    }
+
+    /// Waits until there is something to inspect.
     async fn wait(&mut self) {
         let clock = self.engine.clock.clone();
         clock.sleep_until(self.not_before).await;
@@ -220,7 +231,7 @@ impl Watch {
         }
     }
 
-    /// When to look for a lease that has run out: it may, before anybody tells us.
+    /// When to inspect for an expired lease: it may expire before a hint arrives.
     fn next_end(&self) -> Time {
         let first = self.seen.values().map(Seen::ends).min().unwrap_or(Time::NEVER);
         first.after(AFTER_END)
@@ -231,48 +242,56 @@ impl Watch {
             return self.look_at_all().await;
         }
         let now = self.engine.clock.now();
-        let told = self.due.changed.keys().filter(|key| self.query.matches(key.as_str()));
+        let changed = self.due.changed.keys().filter(|key| self.query.matches(key.as_str()));
         let ended = self.seen.iter().filter(|(_, seen)| seen.ends().after(AFTER_END) <= now);
-        let mut keys: Vec<Key> = told.chain(ended.map(|(key, _)| key)).cloned().collect();
+        let mut keys: Vec<Key> = changed.chain(ended.map(|(key, _)| key)).cloned().collect();
         keys.sort();
         keys.dedup();
         if !keys.is_empty() {
-            self.look_at(&Query::Keys(keys.clone()), &keys).await?;
+            let named = match &self.query {
+                Query::Key(key) => Query::Key(key.clone()),
+                _ => Query::Keys(keys.clone()),
+            };
+            self.poll_keys(&named, &keys).await?;
         }
-        self.due = Told::default();
+        self.due = PendingHints::default();
         Ok(())
     }
 
     async fn look_at_all(&mut self) -> Result<(), Error> {
         let (query, keys) = (self.query.clone(), self.seen.keys().cloned().collect::<Vec<_>>());
         let start = self.engine.clock.now();
-        self.look_at(&query, &keys).await?;
+        self.poll_keys(&query, &keys).await?;
         let end = self.engine.clock.now();
-        self.due = Told::default();
+        self.due = PendingHints::default();
         if self.hints.is_none() {
-            self.not_before = end.after(LOOK_EVERY.max(end.since(start) * PAUSE_PER_LOOK));
+            self.not_before = end.after(POLL_INTERVAL.max(end.since(start) * PAUSE_PER_LOOK));
         }
         Ok(())
     }
 
-    /// Looks, and says what has happened to `keys` and to whatever else is found.
-    async fn look_at(&mut self, query: &Query, keys: &[Key]) -> Result<(), Error> {
-        // Read before asking: a lease that is shown ends no earlier than what is left of it from here.
+    /// Inspects the locks of `query`, and adds the events of `keys` and of all other locks found.
+    async fn poll_keys(&mut self, query: &Query, keys: &[Key]) -> Result<(), Error> {
+        // Read before the request: the remaining time in the reply counts from this moment at the earliest.
         let sent = self.engine.clock.now();
         let found = self.engine.inspect(query).await;
         let found = found.map_err(|fault| Error::backend(None, fault))?;
         let mut after = self.sights(found, sent);
-        let ended = self.ended(keys, &after);
-        let fates = match ended.is_empty() {
+        let ended = match self.query {
+            // Of one key it is asked who holds it, not how its last holder ended.
+            Query::Key(_) => Vec::new(),
+            _ => self.ended(keys, &after),
+        };
+        let reasons = match ended.is_empty() {
             true => HashMap::new(),
-            false => fates(&self.engine, &ended).await?,
+            false => end_reasons(&self.engine, &ended).await?,
         };
         let by = self.engine.clock.now();
         let mut changed: Vec<Key> = keys.iter().chain(after.keys()).cloned().collect();
         changed.sort();
         changed.dedup();
         for key in changed {
-            self.settle(&key, after.remove(&key), by, &fates);
+            self.report(&key, after.remove(&key), by, &reasons);
         }
         Ok(())
     }
@@ -286,7 +305,7 @@ impl Watch {
         found.into_iter().map(sight).collect()
     }
 
-    /// The claims that held a lock and do not any more.
+    /// The claims that held a lock before, and no longer do.
     fn ended(&self, keys: &[Key], after: &HashMap<Key, Seen>) -> Vec<(Key, Token)> {
         let seen = keys.iter().filter_map(|key| self.seen.get_key_value(key));
         let ended = seen.flat_map(|(key, before)| {
@@ -295,25 +314,31 @@ impl Watch {
         ended.collect()
     }
 
-    /// Says what has happened to `key`, and remembers what it now looks like.
-    fn settle(&mut self, key: &Key, after: Option<Seen>, by: Time, fates: &HashMap<Token, What>) {
+    /// Adds the events of `key`, and stores its new state.
+    fn report(
+        &mut self,
+        key: &Key,
+        after: Option<Seen>,
+        by: Time,
+        reasons: &HashMap<Token, EventKind>,
+    ) {
         let before = self.seen.remove(key);
         let span = self.span(key, before.as_ref(), by);
         let change =
             Change { before: before.as_ref(), after: after.as_ref(), span, at: self.at(span.to) };
-        self.ready.extend(change.events(key, |token| fates.get(&token).cloned()));
+        self.ready.extend(change.events(key, |token| reasons.get(&token).cloned()));
         if let Some(after) = after {
             self.seen.insert(key.clone(), after);
         }
     }
 
-    /// When `key` may have changed without our looking, up to now.
+    /// The time in which `key` may have changed without an inspection, up to now.
     fn span(&self, key: &Key, before: Option<&Seen>, by: Time) -> Span {
         let forgot = self.due.forgot;
         let heard = self.due.changed.get(key);
         match (&self.hints, heard) {
-            (Some(_), Some(Heard { first, last })) => Span { from: *first, to: *last, forgot },
-            // Nothing was heard, so nothing has happened until now.
+            (Some(_), Some(HintTimes { first, last })) => Span { from: *first, to: *last, forgot },
+            // No hint arrived, so the lock did not change before now.
             (Some(_), None) if !self.due.all => Span { from: by, to: by, forgot },
             _ => Span { from: before.map_or(by, |before| before.looked), to: by, forgot },
         }
@@ -325,9 +350,12 @@ impl Watch {
 }
 
 /// How claims ended, where the engine knows.
-async fn fates(engine: &Engine, ended: &[(Key, Token)]) -> Result<HashMap<Token, What>, Error> {
-    let fates = engine.fates(ended).await.map_err(|fault| Error::backend(None, fault))?;
+async fn end_reasons(
+    engine: &Engine,
+    ended: &[(Key, Token)],
+) -> Result<HashMap<Token, EventKind>, Error> {
+    let reasons = engine.end_reasons(ended).await.map_err(|fault| Error::backend(None, fault))?;
     let known =
-        ended.iter().zip(fates).filter_map(|((_, token), fate)| Some((*token, fate?.into())));
+        ended.iter().zip(reasons).filter_map(|((_, token), reason)| Some((*token, reason?.into())));
     Ok(known.collect())
 }

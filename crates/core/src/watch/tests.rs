@@ -1,7 +1,7 @@
-//! How what happened is judged. The watch itself is tested on every engine, by the conformance suite.
+//! Tests of `compare.rs`. The watch itself is tested on every engine by the conformance suite.
 
 use super::*;
-use crate::backend::Holding;
+use crate::report::Holding;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -17,12 +17,12 @@ fn token(n: u128) -> Token {
     Token::parse(&format!("{n:032x}")).unwrap()
 }
 
-/// The lock as it looked at `looked`, held by `n` with `left` of its lease.
+/// The state of the lock at `looked`, held by `n` with `left` of its lease.
 fn held(n: u128, looked: Time, left: Option<Duration>, before: Option<&Seen>) -> Seen {
     let mut holder = Holder::unknown();
     (holder.lease_left, holder.label) = (left, Some(n.to_string()));
     let holding = Holding::new(holder, None, Some(token(n)));
-    Seen::new(LockInfo::exclusive(key(), vec![holding], Some(vec![])), looked, before)
+    Seen::new(LockInfo::new(key(), vec![holding], Some(vec![])), looked, before)
 }
 
 fn span(from: Time, to: Time) -> Span {
@@ -34,11 +34,11 @@ fn events(before: Option<&Seen>, after: Option<&Seen>, span: Span) -> Vec<Event>
 }
 
 fn whats(before: Option<&Seen>, after: Option<&Seen>, span: Span) -> Vec<&'static str> {
-    events(before, after, span).iter().map(|event| event.what.word()).collect()
+    events(before, after, span).iter().map(|event| event.what.as_str()).collect()
 }
 
-/// A lock that is gone was released before its end, lost after it, and told as ended where it can
-/// have been either.
+/// A lock that is gone was released if before the end of its lease, lost if after, and ended if either is
+/// possible.
 #[test]
 fn ends_are_judged_by_the_lease() {
     let seen = held(1, secs(0), Some(TTL), None);
@@ -47,7 +47,7 @@ fn ends_are_judged_by_the_lease() {
         (secs(0), secs(29), "released"),
         (secs(30), secs(30), "lost"),
         (secs(30), secs(60), "lost"),
-        // Seen last when half of it had gone by, and then not for a moment.
+        // Last seen after half of the lease, and then not inspected for a moment.
         (secs(30).before(BLINK_ISH), secs(30), "lost"),
         (secs(25), secs(31), "ended"),
         (secs(0), secs(31), "ended"),
@@ -61,7 +61,7 @@ fn ends_are_judged_by_the_lease() {
 
 const BLINK_ISH: Duration = Duration::from_millis(100);
 
-/// A lease so short that it may have been renewed between two looks is not called lost.
+/// A lease so short that it may have been renewed between two inspections is not reported as lost.
 #[test]
 fn short_leases_are_not_called_lost() {
     let millis = |n| secs(1).after(Duration::from_millis(n));
@@ -69,23 +69,23 @@ fn short_leases_are_not_called_lost() {
     assert_eq!(whats(Some(&seen), None, span(millis(0), millis(100))), ["ended"]);
 }
 
-/// A lease without an end is given back, whenever that is.
+/// A lease that does not expire is always reported as released.
 #[test]
-fn endless_leases_are_released() {
+fn unbounded_leases_are_released() {
     let seen = held(1, secs(0), None, None);
     assert_eq!(whats(Some(&seen), None, span(secs(0), secs(1_000))), ["released"]);
 }
 
-/// Another claim than before is a hand-over, unless the one before had lost it.
+/// A new claim is a hand-over, unless the former holder had lost the lock.
 #[test]
 fn hands() {
     let (one, two) = (held(1, secs(0), Some(TTL), None), held(2, secs(9), Some(TTL), None));
     assert_eq!(whats(None, Some(&one), span(secs(1), secs(1))), ["acquired"]);
-    let told = events(Some(&one), Some(&two), span(secs(9), secs(9)));
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].what, What::HandedOver);
+    let events = events(Some(&one), Some(&two), span(secs(9), secs(9)));
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].what, EventKind::HandedOver);
     let label = |holder: &Option<Holder>| holder.as_ref().unwrap().label.clone().unwrap();
-    assert_eq!((label(&told[0].holder), label(&told[0].from)), ("2".into(), "1".into()));
+    assert_eq!((label(&events[0].holder), label(&events[0].from)), ("2".into(), "1".into()));
     assert_eq!(whats(Some(&one), Some(&two), span(secs(30), secs(30))), ["lost", "acquired"]);
     assert_eq!(whats(Some(&one), Some(&two), span(secs(0), secs(40))), ["ended", "acquired"]);
     let forced = Change {
@@ -94,37 +94,37 @@ fn hands() {
         span: span(secs(9), secs(9)),
         at: UnixMillis(0),
     }
-    .events(&key(), |_| Some(What::Forced("ann".into())));
+    .events(&key(), |_| Some(EventKind::Forced("ann".into())));
     let whats: Vec<_> = forced.into_iter().map(|event| event.what).collect();
-    assert_eq!(whats, [What::Forced("ann".into()), What::Acquired]);
+    assert_eq!(whats, [EventKind::Forced("ann".into()), EventKind::Acquired]);
 }
 
-/// A renewal is no event, and moves the end that the lease is judged by.
+/// A renewal is not an event, but moves the end of the lease.
 #[test]
 fn renewals_are_silent() {
     let first = held(1, secs(0), Some(TTL), None);
     let renewed = held(1, secs(10), Some(TTL), Some(&first));
     assert!(whats(Some(&first), Some(&renewed), span(secs(10), secs(10))).is_empty());
     assert_eq!(whats(Some(&renewed), None, span(secs(35), secs(35))), ["released"]);
-    // Seen again, not renewed: its half is counted from where it was.
+    // Seen again without a renewal: half of the lease still counts from its last renewal.
     let again = held(1, secs(26), Some(Duration::from_secs(14)), Some(&renewed));
     let moment = span(secs(40).before(BLINK_ISH), secs(40));
     assert_eq!(whats(Some(&again), None, moment), ["lost"]);
 }
 
-/// A lock that is only kept closed is held by nobody.
+/// A lock that is only kept closed has no holder.
 #[test]
 fn closing_is_a_release() {
     let one = held(1, secs(0), Some(TTL), None);
     let mut holder = Holder::unknown();
-    (holder.closing, holder.lease_left) = (true, Some(TTL));
-    let info = LockInfo::exclusive(key(), vec![Holding::new(holder, None, None)], None);
+    (holder.cooling_down, holder.lease_left) = (true, Some(TTL));
+    let info = LockInfo::new(key(), vec![Holding::new(holder, None, None)], None);
     let closed = Seen::new(info, secs(5), Some(&one));
     assert_eq!(whats(Some(&one), Some(&closed), span(secs(5), secs(5))), ["released"]);
     assert!(whats(Some(&closed), None, span(secs(40), secs(40))).is_empty());
 }
 
-/// Of claims that end together nobody knows which lost its share.
+/// If claims of a shared lock end together, it is not known which one was lost.
 #[test]
 fn shares_that_end_are_not_judged() {
     let holding = |n, left| {
@@ -132,7 +132,7 @@ fn shares_that_end_are_not_judged() {
         holder.lease_left = Some(left);
         Holding::new(holder, None, Some(token(n)))
     };
-    let lock = |holdings| Seen::new(LockInfo::exclusive(key(), holdings, None), secs(0), None);
+    let lock = |holdings| Seen::new(LockInfo::new(key(), holdings, None), secs(0), None);
     let one = lock(vec![holding(1, TTL)]);
     let both = lock(vec![holding(1, TTL), holding(2, TTL)]);
     assert_eq!(whats(Some(&both), Some(&one), span(secs(1), secs(1))), ["ended"]);

@@ -1,83 +1,66 @@
-//! What all connections to one cluster have in common.
+//! State that all connections to one cluster share.
 //!
-//! In: where its members are, and who we are to them. Out: which one to ask first, and whether they
-//! all belong together.
+//! In: the addresses of its members, and our login. Out: which member to try first, and whether all members
+//! belong to one cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tenure_core::time::Clock;
+use tenure_net::Timeouts;
 use tokio_rustls::rustls::ClientConfig;
-use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::trouble::{Cause, Trouble};
+use crate::error::{EngineError, ErrorKind};
 use crate::url::{Address, Login};
-use crate::version::{Opinion, opinion};
+use crate::version::{Support, support};
 
 /// A cluster and how to reach it.
 pub(crate) struct Cluster {
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<Address>,
     pub(super) login: Option<Login>,
     pub(super) tls: Option<Arc<ClientConfig>>,
-    pub(super) connect_timeout: Duration,
-    pub(super) response_timeout: Duration,
+    pub(super) timeouts: Timeouts,
     clock: Clock,
-    /// Which member to try first: the one that served us last, or the one after that which did not.
+    /// The member to try first: the one that served us last, or the next one after a member that failed.
     first: AtomicUsize,
-    /// The cluster's own number, once a member has told; zero before.
+    /// The cluster id, once a member has reported it; zero before.
     id: AtomicU64,
-    /// A member has been met whose bugs are known.
-    suspects: AtomicBool,
-}
-
-/// One member.
-#[derive(Clone)]
-pub(crate) struct Member {
-    pub(crate) address: Address,
-    /// Whom its certificate must be for.
-    pub(crate) name: Option<ServerName<'static>>,
+    /// A member with known bugs was seen.
+    buggy_member: AtomicBool,
 }
 
 /// Without the login, and without keys.
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<_> = self.members.iter().map(|member| &member.address).collect();
-        f.debug_struct("Cluster").field("members", &addresses).finish_non_exhaustive()
+        f.debug_struct("Cluster").field("members", &self.members).finish_non_exhaustive()
     }
 }
 
 impl Cluster {
     pub(crate) fn new(
-        members: Vec<Member>,
+        members: Vec<Address>,
         login: Option<Login>,
         tls: Option<Arc<ClientConfig>>,
-        connect_timeout: Duration,
-        response_timeout: Duration,
+        timeouts: Timeouts,
     ) -> Self {
         let (clock, first) = (Clock::system(), AtomicUsize::new(0));
-        let (id, suspects) = Default::default();
-        Cluster {
-            members,
-            login,
-            tls,
-            connect_timeout,
-            response_timeout,
-            clock,
-            first,
-            id,
-            suspects,
-        }
+        let (id, buggy_member) = Default::default();
+        Cluster { members, login, tls, timeouts, clock, first, id, buggy_member }
     }
 
-    /// Where its members are, as they were named.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
-        self.members.iter().map(|member| &member.address)
+    /// The addresses of its members, as they were named.
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.members
     }
 
-    /// Who we are, if we say so.
+    /// All addresses, for messages.
+    pub(super) fn shown(&self) -> String {
+        self.members.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// Our user name, if we log in.
     pub(crate) fn user(&self) -> Option<&str> {
         self.login.as_ref().map(|login| login.user.as_str())
     }
@@ -87,51 +70,55 @@ impl Cluster {
     }
 
     /// The members in the order in which to try them.
-    pub(super) fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn try_order(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, count) = (self.first.load(Ordering::Relaxed), self.members.len());
         (0..count).map(move |step| (first + step) % count)
     }
 
-    /// Has `member` tried first from now on.
+    /// Makes `member` the first to try.
     pub(super) fn prefer(&self, member: usize) {
         self.first.store(member, Ordering::Relaxed);
     }
 
-    /// Has the next one tried first, if `member` is the one that is now.
+    /// Makes the next member the first to try, if `member` is the first now.
     pub(super) fn avoid(&self, member: usize) {
         let next = (member + 1) % self.members.len();
         let (relaxed, first) = (Ordering::Relaxed, &self.first);
         let _ = first.compare_exchange(member, next, relaxed, relaxed);
     }
 
-    /// Whether a member has been met whose bugs are known.
-    pub(super) fn has_suspects(&self) -> bool {
-        self.suspects.load(Ordering::Acquire)
+    /// Whether a member with known bugs was seen.
+    pub(super) fn has_buggy_member(&self) -> bool {
+        self.buggy_member.load(Ordering::Acquire)
     }
 
-    /// Refuses a member of another cluster: locks kept in two places exclude nobody.
-    pub(super) fn meet(&self, id: u64, address: &Address) -> Result<(), Trouble> {
+    /// Refuses a member of another cluster: locks in two clusters do not exclude each other.
+    pub(super) fn check_cluster_id(&self, id: u64, address: &Address) -> Result<(), EngineError> {
         let (ours, order) = (&self.id, Ordering::AcqRel);
         match ours.compare_exchange(0, id, order, Ordering::Acquire) {
             Err(known) if known != id => {
                 let what = "it belongs to another cluster than the members met before";
-                Err(Trouble::new(Cause::Refused, address, what))
+                Err(EngineError::new(ErrorKind::Refused, address, what))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses a server that is too old, and warns once of one whose bugs are known.
-    pub(super) fn judge(&self, version: &str, address: &Address) -> Result<(), Trouble> {
-        match opinion(version) {
-            Opinion::Good => Ok(()),
-            Opinion::TooOld => {
+    /// Refuses a server that is too old, and warns once about a server with known bugs.
+    pub(super) fn check_version(
+        &self,
+        version: &str,
+        address: &Address,
+    ) -> Result<(), EngineError> {
+        match support(version) {
+            Support::Good => Ok(()),
+            Support::TooOld => {
                 let what = format!("the server is too old ({version}): 3.4 or later is needed");
-                Err(Trouble::new(Cause::Unsupported, address, what))
+                Err(EngineError::new(ErrorKind::Unsupported, address, what))
             }
-            Opinion::Buggy(floor) => {
-                let first = !self.suspects.swap(true, Ordering::AcqRel);
-                if first && !was_named(address) {
+            Support::Buggy(floor) => {
+                let first = !self.buggy_member.swap(true, Ordering::AcqRel);
+                if first && !was_warned_about(address) {
                     tracing::warn!(
                         component = "tenure", %address, version, floor,
                         "this etcd has known bugs by which a lease can end while it seems to be \
@@ -144,8 +131,8 @@ impl Cluster {
     }
 }
 
-/// Whether this process has been warned of a server before; from now on it has.
-fn was_named(address: &Address) -> bool {
-    static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    !NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(address.to_string())
+/// Records that this process has warned about a server. Returns whether it had before.
+fn was_warned_about(address: &Address) -> bool {
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    !WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(address.to_string())
 }

@@ -1,6 +1,6 @@
-//! Requests and answers as bytes.
+//! Encoding of requests and decoding of replies.
 //!
-//! A request is shared, not copied: it is kept until its answer is known, since it may have to be sent once
+//! A request is shared, not copied: it is kept until its reply is known, because it may have to be sent once
 //! more.
 
 use std::marker::PhantomData;
@@ -12,22 +12,22 @@ use tonic_prost::ProstDecoder;
 
 use crate::proto::Call;
 
-pub(super) struct Shared<Q>(PhantomData<Q>);
+pub(super) struct SharedMessage<Q>(PhantomData<Q>);
 
-impl<Q> Shared<Q> {
+impl<Q> SharedMessage<Q> {
     pub(super) fn new() -> Self {
-        Shared(PhantomData)
+        SharedMessage(PhantomData)
     }
 }
 
-impl<Q: Call> Codec for Shared<Q> {
+impl<Q: Call> Codec for SharedMessage<Q> {
     type Encode = Arc<Q>;
     type Decode = Q::Answer;
     type Encoder = Self;
     type Decoder = ProstDecoder<Q::Answer>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        Shared::new()
+        SharedMessage::new()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -35,11 +35,11 @@ impl<Q: Call> Codec for Shared<Q> {
     }
 }
 
-impl<Q: Call> Encoder for Shared<Q> {
+impl<Q: Call> Encoder for SharedMessage<Q> {
     type Item = Arc<Q>;
     type Error = Status;
 
-    fn encode(&mut self, ask: Arc<Q>, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        ask.encode(to).map_err(|error| Status::internal(error.to_string()))
+    fn encode(&mut self, request: Arc<Q>, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        request.encode(to).map_err(|error| Status::internal(error.to_string()))
     }
 }

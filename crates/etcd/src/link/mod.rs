@@ -1,334 +1,329 @@
-//! A link: one connection to some member of the cluster, replaced whenever it is of no use any more.
+//! A link: one connection to some member of the cluster, replaced when it is no longer usable.
 //!
-//! In: requests. Out: their answers, each within a bound, or a [`Trouble`].
+//! In: requests. Out: their replies, each within a time-out, or an [`EngineError`].
 //!
-//! - A connection that let a request time out is never used again, and the next one leads to another
+//! - A connection on which a request timed out is never used again, and the next connection goes to another
 //!   member if there is one.
-//! - Nothing is sent again by itself, unless it never left, or the server has said that it did nothing
-//!   because the login was not valid any more. Whoever asked knows whether sending again is safe.
-//! - While there is no connection, a call tries to make one, once. Those who come meanwhile, or
-//!   shortly after a failure, share the outcome.
+//! - A request is sent again automatically only if it never left, or if the server did nothing because the
+//!   login was no longer valid. In all other cases the caller knows whether a retry is safe.
+//! - While there is no connection, a call tries to connect once. Calls that come meanwhile, or shortly after
+//!   a failure, share the result.
 //!
-//! In reading order: `cluster` knows the members, `open` makes a connection to one of them, `codec` writes
-//! what is sent there, `visit` makes one that only looks.
+//! In reading order: `cluster` knows the members, `connection` connects to one of them, `codec` encodes requests,
+//! and `probe` makes a connection that only inspects a member.
 
 mod cluster;
-mod open;
+mod connection;
 mod codec;
-mod visit;
+mod probe;
 #[cfg(feature = "bare")]
-pub(crate) mod bare;
+pub(crate) mod bench_connection;
 
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::time::{Bounds, Time};
+use bytes::Bytes;
+use tenure_core::time::{Clock, Time, TimeoutWheel};
+use tenure_net::Reconnect;
 use tokio::runtime::Handle;
 use tonic::Status;
 
-use crate::jitter::jittered;
+use crate::error::{EngineError, ErrorKind};
 use crate::proto::{
-    Call, LeaseKeepAliveRequest, LeaseKeepAliveResponse, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    Call, KeyValue, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, WatchCreateRequest,
+    WatchRequest, WatchResponse,
 };
-use crate::trouble::{Cause, Trouble};
-pub(crate) use cluster::{Cluster, Member};
-use open::Then;
-pub(crate) use open::{Live, Messages};
-pub(crate) use visit::Visit;
-
-/// The pause after a failure to connect: it doubles from the first to the second.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(crate) use cluster::Cluster;
+use connection::SendHalf;
+pub(crate) use connection::{Connection, Messages};
+pub(crate) use probe::Probe;
 
 #[derive(Debug)]
 pub(crate) struct Link {
     cluster: Arc<Cluster>,
-    bounds: Bounds,
-    state: Mutex<State>,
-    /// Held while connecting, so that it is done once.
-    connecting: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    live: Option<Arc<Live>>,
-    failed: Option<Failed>,
-    /// Where connections are to live; else with whoever makes one.
-    home: Option<Handle>,
-}
-
-/// The last failure to connect, until when it stands for others, and the pause it took.
-#[derive(Clone, Debug)]
-struct Failed {
-    trouble: Trouble,
-    at: Time,
-    pause: Duration,
+    timeouts: TimeoutWheel,
+    connection: Mutex<Option<Arc<Connection>>>,
+    reconnect: Reconnect<EngineError>,
 }
 
 impl Link {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
-        let (bounds, state) = (Bounds::new(cluster.clock().clone()), Mutex::default());
-        Link { cluster, bounds, state, connecting: tokio::sync::Mutex::default() }
+        let timeouts = TimeoutWheel::new(cluster.clock().clone());
+        let reconnect = Reconnect::new(cluster.clock().clone(), cluster.timeouts.connect);
+        Link { cluster, timeouts, connection: Mutex::default(), reconnect }
     }
 
-    /// Makes connections live on this runtime from now on.
-    pub(crate) fn settle_on(&self, home: Handle) {
-        self.state().home = Some(home);
+    /// Puts new connections on this runtime from now on.
+    pub(crate) fn pin_to_runtime(&self, runtime: Handle) {
+        self.reconnect.pin_to_runtime(runtime);
     }
 
-    /// The cluster that it leads to.
+    /// The cluster of this link.
     pub(crate) fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
     pub(crate) fn response_timeout(&self) -> Duration {
-        self.cluster.response_timeout
+        self.cluster.timeouts.response
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.cluster.connect_timeout
+        self.cluster.timeouts.connect
     }
 
-    /// What bounds its calls, for waits of others.
-    pub(crate) fn bounds(&self) -> &Bounds {
-        &self.bounds
+    /// The time-out wheel of its calls, for other waits.
+    pub(crate) fn timeouts(&self) -> &TimeoutWheel {
+        &self.timeouts
     }
 
-    /// Whether a member has been met whose bugs are known.
-    pub(crate) fn has_suspects(&self) -> bool {
-        self.cluster.has_suspects()
+    /// Whether a member with known bugs was seen.
+    pub(crate) fn has_buggy_member(&self) -> bool {
+        self.cluster.has_buggy_member()
     }
 
-    /// Leaves the member that it leads to for another.
-    pub(crate) fn leave(&self) {
-        if let Some(live) = self.current() {
-            self.discard(&live);
+    /// Drops the present connection, so that the next one goes to another member.
+    pub(crate) fn switch_member(&self) {
+        if let Some(connection) = self.current() {
+            self.discard(&connection);
         }
     }
 
-    /// Sends a request, and waits for its answer.
-    pub(crate) async fn call<Q: Call>(&self, ask: Q) -> Result<Q::Answer, Trouble> {
-        self.call_within(self.response_timeout(), ask).await
+    /// An error that we detected.
+    pub(crate) fn error(&self, kind: ErrorKind, what: impl std::fmt::Display) -> EngineError {
+        EngineError::new(kind, &self.cluster.shown(), what)
     }
 
-    /// The same for who cannot wait that long.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.cluster.clock()
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock().now()
+    }
+
+    /// Sends a request, and waits for its reply.
+    pub(crate) async fn call<Q: Call>(&self, request: Q) -> Result<Q::Answer, EngineError> {
+        self.call_within(self.response_timeout(), request).await
+    }
+
+    /// Like [`call`](Self::call), with another time-out.
     pub(crate) async fn call_within<Q: Call>(
         &self,
         within: Duration,
-        ask: Q,
-    ) -> Result<Q::Answer, Trouble> {
-        let (live, ask) = (self.live().await?, Arc::new(ask));
-        match self.hear(&live, within, live.unary(ask.clone())).await {
-            Err(trouble) if trouble.cause() == Cause::BadToken && live.is_logged_in() => {
-                self.log_in_again(&live).await?;
-                self.hear(&live, within, live.unary(ask)).await
-            }
-            // It has not left: the connection was closed while nobody used it.
-            Err(trouble) if trouble.cause() == Cause::Down => {
-                let live = self.live().await?;
-                self.hear(&live, within, live.unary(ask)).await
+        request: Q,
+    ) -> Result<Q::Answer, EngineError> {
+        let (connection, request) = (self.connection().await?, Arc::new(request));
+        match self.send(&connection, within, || connection.unary(request.clone())).await {
+            // The request has not left: the connection was closed while it was idle.
+            Err(error) if error.kind() == ErrorKind::Unreachable => {
+                let connection = self.connection().await?;
+                self.await_reply(&connection, within, connection.unary(request)).await
             }
             answer => answer,
         }
     }
 
-    /// Asks for a lease to be kept alive, within so long. A stream of its own for each, so that no
-    /// answer can be taken for another's.
+    /// Keeps a lease alive, with a time-out. Each keep-alive has a stream of its own, so that it cannot
+    /// receive the reply to another.
     pub(crate) async fn keep_alive(
         &self,
         lease: i64,
         within: Duration,
-    ) -> Result<LeaseKeepAliveResponse, Trouble> {
-        let live = self.live().await?;
-        let first = self.hear(&live, within, keep_alive_once(&live, lease)).await;
-        match first {
-            Err(trouble) if trouble.cause() == Cause::BadToken && live.is_logged_in() => {
-                self.log_in_again(&live).await?;
-                self.hear(&live, within, keep_alive_once(&live, lease)).await
+    ) -> Result<LeaseKeepAliveResponse, EngineError> {
+        let connection = self.connection().await?;
+        self.send(&connection, within, || keep_alive_once(&connection, lease)).await
+    }
+
+    /// Begins a watch at the server's present revision, or at the one in `create`.
+    pub(crate) async fn watch(&self, create: WatchCreateRequest) -> Result<Watch, EngineError> {
+        let (connection, within) = (self.connection().await?, self.response_timeout());
+        let request =
+            || connection.stream(WatchRequest { create: Some(create.clone()) }, SendHalf::Open);
+        let stream = self.send(&connection, within, request).await?;
+        Ok(Watch { connection, stream })
+    }
+
+    /// The oldest key under `prefix`.
+    pub(crate) async fn oldest_under(
+        &self,
+        prefix: Bytes,
+    ) -> Result<Option<KeyValue>, EngineError> {
+        let oldest = RangeRequest::under(prefix).oldest_first().limit(1);
+        Ok(self.call(oldest).await?.first())
+    }
+
+    /// What the server reports about a lease. An unknown lease counts as ended.
+    pub(crate) async fn time_to_live(
+        &self,
+        lease: i64,
+        within: Duration,
+    ) -> Result<LeaseTimeToLiveResponse, EngineError> {
+        match self.call_within(within, LeaseTimeToLiveRequest { id: lease }).await {
+            Err(error) if error.kind() == ErrorKind::NoLease => {
+                Ok(LeaseTimeToLiveResponse { ttl: -1, ..Default::default() })
             }
             answer => answer,
         }
     }
 
-    /// Has the server tell of changes from now on.
-    pub(crate) async fn watch(&self, create: WatchCreateRequest) -> Result<Watching, Trouble> {
-        let live = self.live().await?;
-        let within = self.response_timeout();
-        let ask = || live.stream(WatchRequest { create: Some(create.clone()) }, Then::Listen);
-        let stream = match self.hear(&live, within, ask()).await {
-            Err(trouble) if trouble.cause() == Cause::BadToken && live.is_logged_in() => {
-                self.log_in_again(&live).await?;
-                self.hear(&live, within, ask()).await?
-            }
-            opened => opened?,
-        };
-        Ok(Watching { live, stream })
+    /// The longest possible rest of a lease: the server reports whole seconds, rounded down. A lease that is
+    /// over but not yet removed has nothing left.
+    pub(crate) async fn lease_left(&self, lease: i64) -> Result<Option<Duration>, EngineError> {
+        if lease == 0 {
+            return Ok(None);
+        }
+        let answer = self.time_to_live(lease, self.response_timeout()).await?;
+        let left = (answer.ttl + 1).clamp(0, answer.granted_ttl.max(0));
+        Ok(Some(Duration::from_secs(u64::try_from(left).unwrap_or(0))))
     }
 
-    /// What came back within the bound. The connection is given up where that says it is of no use.
-    async fn hear<T>(
+    /// Revokes a lease, and so deletes all keys on it. A lease that is gone counts as success.
+    pub(crate) async fn revoke(&self, lease: i64) -> Result<(), EngineError> {
+        match self.call(LeaseRevokeRequest { id: lease }).await {
+            Err(error) if error.kind() != ErrorKind::NoLease => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a request. If the login is no longer valid, the server did nothing: logs in, and sends once more.
+    async fn send<T, F: Future<Output = Result<T, Status>>>(
         &self,
-        live: &Arc<Live>,
+        connection: &Arc<Connection>,
         within: Duration,
-        asked: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Trouble> {
-        let trouble = match self.bounds.within(within, pin!(asked)).await {
+        request: impl Fn() -> F,
+    ) -> Result<T, EngineError> {
+        match self.await_reply(connection, within, request()).await {
+            Err(error) if error.kind() == ErrorKind::BadToken && connection.is_logged_in() => {
+                self.log_in_again(connection).await?;
+                self.await_reply(connection, within, request()).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// The reply within the time-out. After an error that concerns the member, the connection is dropped.
+    async fn await_reply<T>(
+        &self,
+        connection: &Arc<Connection>,
+        within: Duration,
+        sent: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, EngineError> {
+        let error = match self.timeouts.within(within, pin!(sent)).await {
             Some(Ok(answer)) => return Ok(answer),
-            Some(Err(status)) => Trouble::of_status(live.address(), &status),
+            Some(Err(status)) => EngineError::of_status(connection.address(), &status),
             None => {
                 let what = format_args!("no answer within {within:?}");
-                Trouble::new(Cause::Silent, live.address(), what)
+                EngineError::new(ErrorKind::TimedOut, connection.address(), what)
             }
         };
-        if trouble.is_of_the_member() {
-            self.discard(live);
+        if error.concerns_member() {
+            self.discard(connection);
         }
-        Err(trouble)
+        Err(error)
     }
 
-    async fn log_in_again(&self, live: &Arc<Live>) -> Result<(), Trouble> {
-        let again = pin!(live.log_in(&self.cluster));
-        let done = self.bounds.within(self.response_timeout(), again).await;
-        let late = || Err(Trouble::new(Cause::Down, live.address(), "no answer to the login"));
-        done.unwrap_or_else(late).inspect_err(|_| self.discard(live))
+    async fn log_in_again(&self, connection: &Arc<Connection>) -> Result<(), EngineError> {
+        let login = pin!(connection.log_in(&self.cluster));
+        let done = self.timeouts.within(self.response_timeout(), login).await;
+        let late = || {
+            Err(EngineError::new(
+                ErrorKind::Unreachable,
+                connection.address(),
+                "no answer to the login",
+            ))
+        };
+        done.unwrap_or_else(late).inspect_err(|_| self.discard(connection))
     }
 
-    /// Gives a connection up. The next one leads elsewhere, if there is anywhere else.
-    fn discard(&self, live: &Arc<Live>) {
-        live.gone.cancel();
-        self.cluster.avoid(live.member);
-        self.state().live.take_if(|current| Arc::ptr_eq(current, live));
+    /// Drops a connection. The next one goes to another member, if there is one.
+    fn discard(&self, connection: &Arc<Connection>) {
+        connection.gone.cancel();
+        self.cluster.avoid(connection.member);
+        self.kept().take_if(|current| Arc::ptr_eq(current, connection));
     }
 
-    /// The connection, made if need be.
-    pub(crate) async fn live(&self) -> Result<Arc<Live>, Trouble> {
+    /// The connection, made if necessary.
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, EngineError> {
         match self.current() {
-            Some(live) => Ok(live),
-            // Boxed, as is all that is rare here: what is made for every lock is to be small.
-            None => Box::pin(self.live_anew()).await,
+            Some(connection) => Ok(connection),
+            // Boxed, because it is rare: the future that every lock makes stays small.
+            None => Box::pin(self.reconnect.run(|| 0, || self.current(), self.connect())).await,
         }
     }
 
-    fn current(&self) -> Option<Arc<Live>> {
-        let mut state = self.state();
-        state.live.take_if(|live| live.is_closed());
-        state.live.clone()
+    fn current(&self) -> Option<Arc<Connection>> {
+        let mut kept = self.kept();
+        kept.take_if(|connection| connection.is_closed());
+        kept.clone()
     }
 
-    async fn live_anew(&self) -> Result<Arc<Live>, Trouble> {
-        let asked_at = self.now();
-        if let Some(known) = self.known(asked_at) {
-            return known;
-        }
-        // Whoever connects may be on a runtime that stands still: it is waited for as long as
-        // connecting may take, and no longer.
-        let longest = self.cluster.connect_timeout;
-        let _one = tokio::time::timeout(longest, self.connecting.lock()).await;
-        match self.known(asked_at) {
-            Some(known) => known,
-            None => self.connect().await,
-        }
+    async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
+        let connect = || connection::connect(self.cluster.clone());
+        let made = Arc::new(self.reconnect.on_runtime(connect).await?);
+        *self.kept() = Some(made.clone());
+        Ok(made)
     }
 
-    /// What is known without trying: the connection, or a failure that is recent enough.
-    fn known(&self, asked_at: Time) -> Option<Result<Arc<Live>, Trouble>> {
-        if let Some(live) = self.current() {
-            return Some(Ok(live));
-        }
-        let state = self.state();
-        let failed = state.failed.as_ref()?;
-        let recent = failed.at >= asked_at || self.now() < failed.at.after(failed.pause);
-        recent.then(|| Err(failed.trouble.clone()))
-    }
-
-    async fn connect(&self) -> Result<Arc<Live>, Trouble> {
-        let made = self.connect_at_home().await.map(Arc::new);
-        let mut state = self.state();
-        match made {
-            Ok(live) => {
-                (state.live, state.failed) = (Some(live.clone()), None);
-                Ok(live)
-            }
-            Err(trouble) => {
-                let last = state.failed.as_ref().map_or(PAUSE_MIN / 2, |failed| failed.pause);
-                let pause = jittered((last * 2).clamp(PAUSE_MIN, PAUSE_MAX));
-                state.failed = Some(Failed { trouble: trouble.clone(), at: self.now(), pause });
-                Err(trouble)
-            }
-        }
-    }
-
-    /// On the runtime where connections are to live, or here if that one has ended.
-    async fn connect_at_home(&self) -> Result<Live, Trouble> {
-        let home = self.state().home.clone();
-        if let Some(home) = home
-            && let Ok(made) = home.spawn(open::connect(self.cluster.clone())).await
-        {
-            return made;
-        }
-        open::connect(self.cluster.clone()).await
-    }
-
-    /// Lets go of the connection, until somebody asks for something again.
+    /// Drops the connection. The next request makes a new one.
     pub(crate) fn close(&self) {
-        self.state().live = None;
+        *self.kept() = None;
     }
 
-    fn now(&self) -> Time {
-        self.cluster.clock().now()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn keep_alive_once(live: &Live, lease: i64) -> Result<LeaseKeepAliveResponse, Status> {
-    let mut stream = live.stream(LeaseKeepAliveRequest { id: lease }, Then::Nothing).await?;
+async fn keep_alive_once(
+    connection: &Connection,
+    lease: i64,
+) -> Result<LeaseKeepAliveResponse, Status> {
+    let mut stream =
+        connection.stream(LeaseKeepAliveRequest { id: lease }, SendHalf::Closed).await?;
     let answer = stream.message().await?;
     answer.ok_or_else(|| Status::unavailable("the stream ended without an answer"))
 }
 
-/// Changes, as the server tells them.
-pub(crate) struct Watching {
-    live: Arc<Live>,
+/// A watch: a stream of changes from the server.
+pub(crate) struct Watch {
+    connection: Arc<Connection>,
     stream: Messages<WatchResponse>,
 }
 
-impl std::fmt::Debug for Watching {
+impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watching").field("live", &self.live).finish_non_exhaustive()
+        f.debug_struct("Watch").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
 
-impl Watching {
-    /// Whether its connection is still of use, as far as is known.
-    pub(crate) fn goes_on(&self) -> bool {
-        !self.live.is_closed()
+impl Watch {
+    /// Whether its connection is still usable, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.connection.is_closed()
     }
 
-    /// The next message. An error ends the watch: look again, then watch again.
-    pub(crate) async fn next(&mut self) -> Result<WatchResponse, Trouble> {
-        let address = self.live.address();
+    /// The next message. An error ends the watch: read again, then watch again.
+    pub(crate) async fn next(&mut self) -> Result<WatchResponse, EngineError> {
+        let address = self.connection.address();
         let message = tokio::select! {
             message = self.stream.message() => message,
-            // Whoever found the connection to be dead has found it for us too.
-            () = self.live.gone.cancelled() => {
-                return Err(Trouble::new(Cause::Cut, address, "the connection was given up"));
+            // Another user of the connection found that it is dead.
+            () = self.connection.gone.cancelled() => {
+                return Err(EngineError::new(ErrorKind::Disconnected, address, "the connection was given up"));
             }
         };
         match message {
-            Ok(Some(told)) if !told.canceled => Ok(told),
-            Ok(Some(told)) => {
-                let (why, compacted) = (&told.cancel_reason, told.compact_revision);
+            Ok(Some(response)) if !response.canceled => Ok(response),
+            Ok(Some(response)) => {
+                let (why, compacted) = (&response.cancel_reason, response.compact_revision);
                 let what = format_args!("the watch was ended: {why} (compacted at {compacted})");
-                Err(Trouble::new(Cause::NotNow, address, what))
+                Err(EngineError::new(ErrorKind::Busy, address, what))
             }
-            Ok(None) => Err(Trouble::new(Cause::Cut, address, "the watch ended")),
-            Err(status) => Err(Trouble::of_status(address, &status)),
+            Ok(None) => Err(EngineError::new(ErrorKind::Disconnected, address, "the watch ended")),
+            Err(status) => Err(EngineError::of_status(address, &status)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Arguments that are said twice.
+//! Arguments that are given twice.
 
 #[tenure::lock(key = "order:{id}", ttl = "15s", ttl = "20s")]
 async fn ttl(id: u64) -> Result<(), tenure::Error> {

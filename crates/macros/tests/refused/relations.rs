@@ -5,7 +5,7 @@ async fn late(id: u64) -> Result<(), tenure::Error> {
     Ok(())
 }
 
-#[tenure::lock(key = "order:{id}", max_hold = "5s", at_least = "10s")]
+#[tenure::lock(key = "order:{id}", max_hold = "5s", min_hold = "10s")]
 async fn odd(id: u64) -> Result<(), tenure::Error> {
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Everything that is wrong is told at once.
+//! All mistakes are reported at once.
 
 #[tenure::lock(key = "order:{}", ttl = "15", speed = 3)]
 fn wrong(id: u64) {}

@@ -40,4 +40,9 @@ async fn a_number(id: u64) -> Result<(), tenure::Error> {
     Ok(())
 }
 
+#[tenure::lock(key = "order:{id}", on_late_loss = "keep")]
+async fn no_function(id: u64) -> Result<(), tenure::Error> {
+    Ok(())
+}
+
 fn main() {}

@@ -1,53 +1,53 @@
-//! The fence of a quorum: votes of a majority, the highest of their numbers, written back.
+//! The fence of a quorum: the highest number among the votes of a majority, written back.
 //!
-//! In: bounds ([`Quorum`]) and what is broken on purpose ([`QuorumBug`]). Out: stateright's `Model`,
-//! whose every step is one of [`Step`]. What is modelled and what is not: `docs/design/0009-quorum.md`.
+//! In: bounds ([`Quorum`]) and a seeded bug ([`QuorumBug`]). Out: stateright's `Model`; each step is a
+//! [`QuorumStep`]. What is modelled and what is not: `docs/design/0009-quorum.md`.
 //!
-//! The engine asks for a vote, and frees it, by a short form first where nobody else is known to want
-//! the lock. That refines this: a short form does what the full one would, or nothing, and the full one
-//! that then follows is a request that was delayed. A full vote is sent while its round lasts and no
-//! later, so it stays in its place: behind what was asked for before, ahead of what undoes it. What may
-//! come between the two forms, or after the next claim's vote, frees votes of its own round or claim only.
+//! For an uncontended lock, the engine first sends a fast script to vote, and to free a vote. That refines
+//! this model: the fast script does what the full script would do, or nothing, and a full script that follows
+//! is a delayed request. The full vote is sent only during its round, so its order is kept: after earlier
+//! requests, before the request that undoes it. A request that executes between the two scripts, or after the
+//! next claim's vote, frees only votes of its own round or claim.
 //!
-//! In reading order: this file (the bounds, what can happen next, what must hold), `state.rs`
-//! (nodes, clients, and what they do).
+//! Reading order: this file (the bounds, the possible steps, the rules), `state.rs` (nodes and clients, and
+//! the effect of each step).
 
 mod state;
 
 use stateright::{Model, Property};
 
-pub use state::World;
-use state::{Phase, Request};
+pub use state::QuorumWorld;
+use state::{QuorumPhase, QuorumRequest};
 
-/// Two clients never both believe to hold the lock.
+/// Two clients never believe to hold the lock at the same time.
 pub const EXCLUSION: &str = "quorum: exclusion";
-/// Who believes to hold the lock has it on a majority of the nodes.
+/// A client that believes to hold the lock has it on a majority of the nodes.
 pub const BACKED: &str = "quorum: backed by a majority";
-/// Fences that were reported are all different, and above each that was reported before they were
-/// asked for.
+/// Reported fences are all different, and higher than each that was reported before their votes were
+/// requested.
 pub const FENCES: &str = "quorum: fences rise";
 
-/// The protocol, broken in one place.
+/// A bug in one part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuorumBug {
-    /// The highest number of the votes is the fence, and is written nowhere.
+    /// The highest number of the votes is the fence, and is not written back.
     NotWritten,
-    /// It is written back whether or not we still own the lock there.
+    /// The fence is written back even on a node where the client no longer holds the lock.
     WrittenBlindly,
-    /// It is also written on nodes whose vote is not in it, and they count.
+    /// The fence is also written on nodes whose vote was not counted, and these writes count.
     WrittenByLateVoters,
-    /// A retreat undoes whatever the claim has by then, not the round that it is for.
+    /// A retreat frees every vote of the claim, not only those of its round.
     RetreatByToken,
-    /// The vote of a node that has just restarted empty counts.
+    /// The vote of a node that has just restarted without data counts.
     YoungCounted,
-    /// The time that the votes took is not counted.
+    /// The time that the votes took is not subtracted.
     ElapsedForgotten,
     /// Half of the nodes are enough.
     HalfIsEnough,
 }
 
 impl QuorumBug {
-    /// Every one of them.
+    /// All bugs.
     pub const ALL: [QuorumBug; 7] = [
         QuorumBug::NotWritten,
         QuorumBug::WrittenBlindly,
@@ -59,88 +59,88 @@ impl QuorumBug {
     ];
 }
 
-/// A fault. Each costs one of [`Quorum::faults`].
+/// A fault. Each uses up one of [`Quorum::faults`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeFault {
-    /// A connection is given up and its oldest request is carried out later than what follows it.
+    /// A connection is given up, and its oldest request executes later than the requests after it.
     Stray,
-    /// A node restarts with its data; what was under way to it is lost.
+    /// A node restarts with its data; requests under way to it are lost.
     Restart,
     /// A node restarts without its data.
     Forget,
-    /// A node's clock jumps: what it holds ends early.
+    /// The clock of a node jumps: its lock expires early.
     Jump,
 }
 
 /// The bounds and switches of one run.
 #[derive(Clone, Debug)]
 pub struct Quorum {
-    /// What to call it.
+    /// The name of the run.
     pub name: &'static str,
-    /// The number that each node has counted to at the start; there are as many nodes.
+    /// The fence counter of each node at the start; the length is the number of nodes.
     pub counts: &'static [u8],
-    /// How many clients there are.
+    /// The number of clients.
     pub clients: u8,
-    /// How many rounds each has.
+    /// How many rounds each client has.
     pub rounds: u8,
-    /// How many ticks a vote lasts.
+    /// The duration of a vote in ticks.
     pub ttl: u8,
-    /// How many ticks pass in all.
+    /// How many ticks pass in total.
     pub ticks: u8,
-    /// Whether clients name a number that nodes may jump to.
+    /// Whether clients propose a number that the counter of a node may jump to.
     pub wants: bool,
-    /// How many faults may happen, in all.
+    /// How many faults may happen, in total.
     pub faults: u8,
-    /// Which.
+    /// The kinds of faults.
     pub kinds: &'static [NodeFault],
-    /// What is broken.
+    /// The seeded bug.
     pub bug: Option<QuorumBug>,
 }
 
-/// One step. The first number is a client, or the only one a node.
+/// One step. A first number is a client; a single number is a client or, for the faults of a node, a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum QuorumStep {
     /// A tick passes.
     Tick,
-    /// A round starts: votes are asked for, perhaps with a number that would suit.
+    /// A round starts: votes are requested, possibly with a proposed number.
     Start(u8, bool),
     /// The votes of these nodes (a bit each) are counted.
     Count(u8, u8),
-    /// The write-backs are answered: it is granted.
+    /// The write-backs are answered: the lock is granted.
     Grant(u8),
     /// The round is given up.
     Retreat(u8),
-    /// The lock is given back, or a lost one given up.
+    /// The lock is released, or a lost one is given up.
     Release(u8),
-    /// A node carries out the oldest request of a client.
+    /// A node executes the oldest request of a client.
     Execute(u8, u8),
     /// The same for a request of a connection that was given up.
     ExecuteLate(u8, u8),
-    /// A client gives its connection to a node up.
+    /// A client gives up its connection to a node.
     Stray(u8, u8),
     /// A node restarts with its data.
     Restart(u8),
-    /// A node restarts without.
+    /// A node restarts without its data.
     Forget(u8),
-    /// What a node holds ends early.
+    /// The lock of a node expires early.
     Jump(u8),
 }
 
 impl Model for Quorum {
-    type State = World;
-    type Action = Step;
+    type State = QuorumWorld;
+    type Action = QuorumStep;
 
-    fn init_states(&self) -> Vec<World> {
-        vec![World::new(self)]
+    fn init_states(&self) -> Vec<QuorumWorld> {
+        vec![QuorumWorld::new(self)]
     }
 
-    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
-        // What comes after a broken rule proves nothing.
+    fn actions(&self, world: &QuorumWorld, steps: &mut Vec<QuorumStep>) {
+        // States after a broken rule prove nothing.
         if world.repeated {
             return;
         }
         if world.ticks < self.ticks {
-            steps.push(Step::Tick);
+            steps.push(QuorumStep::Tick);
         }
         for client in 0..self.clients {
             self.doings(world, client, steps);
@@ -153,23 +153,24 @@ impl Model for Quorum {
         }
     }
 
-    fn next_state(&self, before: &World, step: Step) -> Option<World> {
+    fn next_state(&self, before: &QuorumWorld, step: QuorumStep) -> Option<QuorumWorld> {
         let mut world = before.clone();
         world.step(self, step);
         Some(world)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let mut rules = vec![Property::always(FENCES, |_, world: &World| !world.repeated)];
-        // Whose lock a node has dropped before its time shares it with the next: that is what fences
-        // are for.
+        let mut rules = vec![Property::always(FENCES, |_, world: &QuorumWorld| !world.repeated)];
+        // If a node drops a lock early, its holder may overlap with the next one; fences protect against
+        // that. So exclusion is not checked.
         if !self.kinds.contains(&NodeFault::Jump) {
-            rules.push(Property::always(EXCLUSION, |_, world: &World| world.believers() <= 1));
+            rules
+                .push(Property::always(EXCLUSION, |_, world: &QuorumWorld| world.believers() <= 1));
         }
-        // A node that forgets leaves its holder with less than a majority, and keeps others out for
-        // a while.
+        // After a node lost its data, its holder may have less than a majority. The node does not vote for a
+        // while, which keeps others out.
         if !self.kinds.iter().any(|kind| matches!(kind, NodeFault::Jump | NodeFault::Forget)) {
-            rules.push(Property::always(BACKED, |quorum: &Quorum, world: &World| {
+            rules.push(Property::always(BACKED, |quorum: &Quorum, world: &QuorumWorld| {
                 world.is_backed(quorum)
             }));
         }
@@ -191,70 +192,72 @@ impl Quorum {
         self.bug == Some(bug)
     }
 
-    /// What a client may do of its own.
-    fn doings(&self, world: &World, number: u8, steps: &mut Vec<Step>) {
+    /// The steps of a client by itself.
+    fn doings(&self, world: &QuorumWorld, number: u8, steps: &mut Vec<QuorumStep>) {
         let client = &world.clients[usize::from(number)];
         match client.phase {
-            Phase::Idle if client.round < self.rounds => {
-                steps.push(Step::Start(number, false));
-                steps.extend(self.wants.then_some(Step::Start(number, true)));
+            QuorumPhase::Idle if client.round < self.rounds => {
+                steps.push(QuorumStep::Start(number, false));
+                steps.extend(self.wants.then_some(QuorumStep::Start(number, true)));
             }
-            Phase::Asking => {
-                // As soon as a majority has said yes; which of them is a matter of chance.
+            QuorumPhase::Asking => {
+                // As soon as a majority has voted; which nodes are counted is arbitrary.
                 let counted = (1..1 << self.nodes()).filter(|nodes: &u8| {
                     nodes.count_ones() == self.majority() && nodes & !client.voters() == 0
                 });
                 let valid = client.age < self.ttl || self.has(QuorumBug::ElapsedForgotten);
-                steps.extend(counted.filter(|_| valid).map(|nodes| Step::Count(number, nodes)));
+                steps.extend(
+                    counted.filter(|_| valid).map(|nodes| QuorumStep::Count(number, nodes)),
+                );
                 steps.extend(self.retreat(client.round, number));
             }
-            Phase::Writing { .. } => {
+            QuorumPhase::Writing { .. } => {
                 let valid = client.age < self.ttl || self.has(QuorumBug::ElapsedForgotten);
                 let written = client.written().count_ones() >= self.majority();
-                steps.extend((valid && written).then_some(Step::Grant(number)));
+                steps.extend((valid && written).then_some(QuorumStep::Grant(number)));
                 steps.extend(self.retreat(client.round, number));
             }
-            Phase::Holding(_) => steps.push(Step::Release(number)),
-            Phase::Idle => {}
+            QuorumPhase::Holding(_) => steps.push(QuorumStep::Release(number)),
+            QuorumPhase::Idle => {}
         }
     }
 
-    /// Who has no other round to go to might as well stand still.
-    fn retreat(&self, round: u8, number: u8) -> Option<Step> {
-        (round < self.rounds).then_some(Step::Retreat(number))
+    /// Without another round, a retreat is no different from doing nothing.
+    fn retreat(&self, round: u8, number: u8) -> Option<QuorumStep> {
+        (round < self.rounds).then_some(QuorumStep::Retreat(number))
     }
 
-    /// What the network and the nodes may do.
-    fn deliveries(&self, world: &World, client: u8, node: u8, steps: &mut Vec<Step>) {
+    /// The steps of the network and the nodes.
+    fn deliveries(&self, world: &QuorumWorld, client: u8, node: u8, steps: &mut Vec<QuorumStep>) {
         let link = &world.clients[usize::from(client)].links[usize::from(node)];
         if !link.requests.is_empty() {
-            steps.push(Step::Execute(client, node));
-            // A write-back that comes late has nobody who waits for it.
-            let matters = !matches!(link.requests[0], Request::Write { .. });
+            steps.push(QuorumStep::Execute(client, node));
+            // No client waits for a late write-back.
+            let matters = !matches!(link.requests[0], QuorumRequest::Write { .. });
             let may_stray = world.faults > 0 && self.kinds.contains(&NodeFault::Stray);
             if may_stray && matters && link.late.is_none() {
-                steps.push(Step::Stray(client, node));
+                steps.push(QuorumStep::Stray(client, node));
             }
         }
         if link.late.is_some() {
-            steps.push(Step::ExecuteLate(client, node));
+            steps.push(QuorumStep::ExecuteLate(client, node));
         }
     }
 
-    /// What may go wrong.
-    fn failings(&self, node: u8, steps: &mut Vec<Step>) {
+    /// The possible faults.
+    fn failings(&self, node: u8, steps: &mut Vec<QuorumStep>) {
         for kind in self.kinds {
             match kind {
                 NodeFault::Stray => {}
-                NodeFault::Restart => steps.push(Step::Restart(node)),
-                NodeFault::Forget => steps.push(Step::Forget(node)),
-                NodeFault::Jump => steps.push(Step::Jump(node)),
+                NodeFault::Restart => steps.push(QuorumStep::Restart(node)),
+                NodeFault::Forget => steps.push(QuorumStep::Forget(node)),
+                NodeFault::Jump => steps.push(QuorumStep::Jump(node)),
             }
         }
     }
 }
 
-/// Three nodes that have counted differently far; two clients, one round each.
+/// Three nodes with different counters; two clients, one round each.
 const PLAIN: Quorum = Quorum {
     name: "quorum: any delay",
     counts: &[2, 0, 2],
@@ -278,7 +281,7 @@ const RETREAT: Quorum =
 const JUMP: Quorum = one("quorum: a node's clock jumps", &[NodeFault::Jump]);
 const FORGET: Quorum = one("quorum: a node restarts empty", &[NodeFault::Forget]);
 
-/// What the test suite explores.
+/// The runs of the test suite.
 pub const SUITE: [Quorum; 7] = [
     PLAIN,
     RETREAT,
@@ -289,11 +292,11 @@ pub const SUITE: [Quorum; 7] = [
     FORGET,
 ];
 
-/// What is explored on demand, besides.
+/// Additional runs on demand.
 pub const LARGE: [Quorum; 1] =
     [Quorum { name: "quorum: ttl of two ticks", ttl: 2, ticks: 3, ..PLAIN }];
 
-/// Where a bug is found, and the rules it is meant to break.
+/// The run that finds a bug, and the rules that the bug should break.
 pub fn trap(bug: QuorumBug) -> (Quorum, &'static [&'static str]) {
     const HOLDS: &[&str] = &[EXCLUSION, BACKED];
     let (quorum, rules): (Quorum, &[&str]) = match bug {

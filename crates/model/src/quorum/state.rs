@@ -1,22 +1,22 @@
-//! Nodes and clients, and what they do.
+//! Nodes and clients, and the effect of each step.
 //!
-//! In: a state and a [`Step`]. Out: the state after it.
+//! In: a state and a [`QuorumStep`]. Out: the state after it.
 
-use super::{Quorum, QuorumBug, Step};
+use super::{Quorum, QuorumBug, QuorumStep};
 
-/// How far the clock of every node goes in a tick: further than all votes of a tick count.
+/// How far the clock of every node advances in a tick: more than all votes of a tick add to a counter.
 const COUNTS_PER_TICK: u8 = 8;
 
-/// Everything there is at one moment.
+/// The complete state at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct World {
+pub struct QuorumWorld {
     nodes: Vec<Node>,
     pub(super) clients: Vec<Client>,
     pub(super) faults: u8,
     pub(super) ticks: u8,
-    /// The fences that were reported, a bit each.
+    /// The reported fences, a bit each.
     reported: u64,
-    /// One was reported that must not have been.
+    /// A fence was reported that breaks the rule.
     pub(super) repeated: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct World {
 struct Node {
     lock: Option<Lock>,
     count: u8,
-    /// For how many ticks its vote does not count, since it may have forgotten one.
+    /// For how many ticks its vote does not count, since it may have lost one.
     young: u8,
 }
 
@@ -37,17 +37,17 @@ struct Lock {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Client {
-    pub(super) phase: Phase,
+    pub(super) phase: QuorumPhase,
     pub(super) round: u8,
-    /// Ticks since the votes of this round were asked for.
+    /// Ticks since the votes of this round were requested.
     pub(super) age: u8,
-    /// The highest fence that was reported before they were.
+    /// The highest fence that was reported before the votes were requested.
     floor: u8,
     pub(super) links: Vec<Link>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
+pub(super) enum QuorumPhase {
     #[default]
     Idle,
     Asking,
@@ -55,23 +55,23 @@ pub(super) enum Phase {
     Writing {
         fence: u8,
     },
-    /// For so many ticks more.
+    /// The remaining ticks.
     Holding(u8),
 }
 
 /// A client's connection to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Link {
-    /// Carried out in this order.
-    pub(super) requests: Vec<Request>,
-    /// One that was left behind by a connection that was given up.
-    pub(super) late: Option<Request>,
+    /// Executed in this order.
+    pub(super) requests: Vec<QuorumRequest>,
+    /// A request left over from a connection that was given up.
+    pub(super) late: Option<QuorumRequest>,
     answer: Option<Answer>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Request {
-    /// With a number that would suit, or zero.
+pub(super) enum QuorumRequest {
+    /// With a proposed number, or zero.
     Vote {
         round: u8,
         want: u8,
@@ -80,28 +80,28 @@ pub(super) enum Request {
         round: u8,
         fence: u8,
     },
-    /// Of these rounds, from the first to the last. What was released is another claim than what is
-    /// asked for later.
+    /// Frees votes of these rounds, `first` to `last`. A release does not cover later rounds: they belong to
+    /// another claim.
     Free {
         first: u8,
         last: u8,
     },
 }
 
-/// What a node has answered to the round that is under way.
+/// The reply of a node to the current round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Answer {
     Voted(u8),
-    /// The fence is written there.
+    /// The fence is written on the node.
     Written,
 }
 
-impl World {
+impl QuorumWorld {
     pub(super) fn new(quorum: &Quorum) -> Self {
         let node = |count: &u8| Node { lock: None, count: *count, young: 0 };
         let links = vec![Link::default(); usize::from(quorum.nodes())];
         let client = Client { links, ..Client::default() };
-        World {
+        QuorumWorld {
             nodes: quorum.counts.iter().map(node).collect(),
             clients: vec![client; usize::from(quorum.clients)],
             faults: quorum.faults,
@@ -116,7 +116,7 @@ impl World {
         self.clients.iter().filter(|client| client.believes()).count()
     }
 
-    /// Whether each of them has it on a majority of the nodes.
+    /// Whether each client that believes to hold the lock has it on a majority of the nodes.
     pub(super) fn is_backed(&self, quorum: &Quorum) -> bool {
         (0..).zip(&self.clients).filter(|(_, client)| client.believes()).all(|(number, _)| {
             let owns = |node: &&Node| node.lock.is_some_and(|lock| lock.client == number);
@@ -132,34 +132,34 @@ impl World {
         &mut self.nodes[usize::from(number)]
     }
 
-    pub(super) fn step(&mut self, quorum: &Quorum, step: Step) {
+    pub(super) fn step(&mut self, quorum: &Quorum, step: QuorumStep) {
         match step {
-            Step::Tick => self.tick(quorum),
-            Step::Start(client, wants) => self.start(client, wants),
-            Step::Count(client, nodes) => self.count(quorum, client, nodes),
-            Step::Grant(client) => {
-                if let Phase::Writing { fence } = self.client(client).phase {
+            QuorumStep::Tick => self.tick(quorum),
+            QuorumStep::Start(client, wants) => self.start(client, wants),
+            QuorumStep::Count(client, nodes) => self.count(quorum, client, nodes),
+            QuorumStep::Grant(client) => {
+                if let QuorumPhase::Writing { fence } = self.client(client).phase {
                     self.grant(quorum, client, fence);
                 }
             }
-            Step::Retreat(client) => {
+            QuorumStep::Retreat(client) => {
                 let round = self.client(client).round;
                 let (first, last) = match quorum.has(QuorumBug::RetreatByToken) {
                     true => (0, u8::MAX),
                     false => (round, round),
                 };
-                self.client(client).end(Request::Free { first, last });
+                self.client(client).end(QuorumRequest::Free { first, last });
             }
-            Step::Release(client) => {
+            QuorumStep::Release(client) => {
                 let last = self.client(client).round;
-                self.client(client).end(Request::Free { first: 0, last });
+                self.client(client).end(QuorumRequest::Free { first: 0, last });
             }
-            Step::Execute(client, node) => {
+            QuorumStep::Execute(client, node) => {
                 let request = self.client(client).link(node).requests.remove(0);
                 let answer = self.execute(quorum, client, node, request);
                 self.client(client).hear(node, request, answer);
             }
-            Step::ExecuteLate(client, node) => {
+            QuorumStep::ExecuteLate(client, node) => {
                 if let Some(request) = self.client(client).link(node).late.take() {
                     self.execute(quorum, client, node, request);
                 }
@@ -168,24 +168,24 @@ impl World {
         }
     }
 
-    fn fail(&mut self, quorum: &Quorum, fault: Step) {
+    fn fail(&mut self, quorum: &Quorum, fault: QuorumStep) {
         self.faults -= 1;
         match fault {
-            Step::Stray(client, node) => {
+            QuorumStep::Stray(client, node) => {
                 let link = self.client(client).link(node);
                 link.late = Some(link.requests.remove(0));
             }
-            Step::Restart(node) => self.disconnect(node),
-            Step::Forget(node) => {
+            QuorumStep::Restart(node) => self.disconnect(node),
+            QuorumStep::Forget(node) => {
                 self.disconnect(node);
                 *self.node(node) = Node { lock: None, count: 0, young: quorum.ttl };
             }
-            Step::Jump(node) => self.node(node).lock = None,
+            QuorumStep::Jump(node) => self.node(node).lock = None,
             _ => {}
         }
     }
 
-    /// What was under way to the node is lost.
+    /// Requests under way to the node are lost.
     fn disconnect(&mut self, node: u8) {
         for client in &mut self.clients {
             let link = client.link(node);
@@ -205,11 +205,11 @@ impl World {
         }
         for client in &mut self.clients {
             match &mut client.phase {
-                Phase::Idle => {}
-                Phase::Asking | Phase::Writing { .. } => {
+                QuorumPhase::Idle => {}
+                QuorumPhase::Asking | QuorumPhase::Writing { .. } => {
                     client.age = (client.age + 1).min(quorum.ttl);
                 }
-                Phase::Holding(left) => *left = left.saturating_sub(1),
+                QuorumPhase::Holding(left) => *left = left.saturating_sub(1),
             }
         }
     }
@@ -219,16 +219,17 @@ impl World {
         let floor = 63 - u8::try_from((self.reported | 1).leading_zeros()).unwrap_or(63);
         let client = self.client(number);
         client.round += 1;
-        (client.phase, client.age, client.floor) = (Phase::Asking, 0, floor);
+        (client.phase, client.age, client.floor) = (QuorumPhase::Asking, 0, floor);
         let want = if wants { highest + 1 } else { 0 };
-        let vote = Request::Vote { round: client.round, want };
+        let vote = QuorumRequest::Vote { round: client.round, want };
         for link in &mut client.links {
             link.requests.push(vote);
             link.answer = None;
         }
     }
 
-    /// Takes the highest number of the votes for the fence, and writes it back where it is not yet.
+    /// Makes the highest number of the votes the fence, and writes it back to the counted nodes that do not
+    /// have it yet.
     fn count(&mut self, quorum: &Quorum, number: u8, nodes: u8) {
         let client = self.client(number);
         let voted = client.links.iter().map(|link| match link.answer {
@@ -242,12 +243,12 @@ impl World {
             return self.grant(quorum, number, fence);
         }
         let round = client.round;
-        client.phase = Phase::Writing { fence };
+        client.phase = QuorumPhase::Writing { fence };
         for (link, count) in client.links.iter_mut().zip(counted) {
-            // The vote itself has written it there.
+            // The vote itself has written the number there.
             link.answer = (count == fence).then_some(Answer::Written);
             if count < fence && (count > 0 || quorum.has(QuorumBug::WrittenByLateVoters)) {
-                link.requests.push(Request::Write { round, fence });
+                link.requests.push(QuorumRequest::Write { round, fence });
             }
         }
         if self.client(number).written().count_ones() >= quorum.majority() {
@@ -262,28 +263,28 @@ impl World {
             true => quorum.ttl,
             false => quorum.ttl - client.age,
         };
-        client.phase = Phase::Holding(left);
+        client.phase = QuorumPhase::Holding(left);
         self.repeated = fence <= client.floor || reported >> fence & 1 == 1;
         self.reported |= 1 << fence;
     }
 
-    /// What a node makes of a request.
+    /// Executes a request on a node.
     fn execute(
         &mut self,
         quorum: &Quorum,
         client: u8,
         number: u8,
-        request: Request,
+        request: QuorumRequest,
     ) -> Option<Answer> {
         let clock = match quorum.kinds.contains(&super::NodeFault::Forget) {
             true => self.ticks * COUNTS_PER_TICK,
-            // Where no count is lost it need not follow any clock.
+            // If no counter is lost, it need not follow the clock.
             false => 0,
         };
         let node = self.node(number);
         let lock = node.lock.filter(|lock| lock.client == client);
         match request {
-            Request::Vote { round, want } => {
+            QuorumRequest::Vote { round, want } => {
                 let young = node.young > 0 && !quorum.has(QuorumBug::YoungCounted);
                 if young || node.lock.is_some() && lock.is_none() {
                     return None;
@@ -293,7 +294,7 @@ impl World {
                 node.count = (node.count + 1).max(clock).max(want);
                 Some(Answer::Voted(node.count))
             }
-            Request::Write { round, fence } => {
+            QuorumRequest::Write { round, fence } => {
                 let ours = lock.is_some_and(|lock| lock.round == round);
                 if !ours && !quorum.has(QuorumBug::WrittenBlindly) {
                     return None;
@@ -301,7 +302,7 @@ impl World {
                 node.count = node.count.max(fence);
                 Some(Answer::Written)
             }
-            Request::Free { first, last } => {
+            QuorumRequest::Free { first, last } => {
                 let ours =
                     |lock: &Lock| lock.client == client && (first..=last).contains(&lock.round);
                 node.lock = node.lock.filter(|lock| !ours(lock));
@@ -317,10 +318,10 @@ impl Client {
     }
 
     fn believes(&self) -> bool {
-        matches!(self.phase, Phase::Holding(left) if left > 0)
+        matches!(self.phase, QuorumPhase::Holding(left) if left > 0)
     }
 
-    /// The nodes whose vote is known, a bit each.
+    /// The nodes whose vote has arrived, a bit each.
     pub(super) fn voters(&self) -> u8 {
         self.answered(|answer| matches!(answer, Answer::Voted(_)))
     }
@@ -335,20 +336,22 @@ impl Client {
         bits.map(|(node, _)| 1 << node).sum()
     }
 
-    /// Gives up what it has, or may yet get.
-    fn end(&mut self, free: Request) {
-        self.phase = Phase::Idle;
+    /// Ends the round or the hold, and frees the votes.
+    fn end(&mut self, free: QuorumRequest) {
+        self.phase = QuorumPhase::Idle;
         for link in &mut self.links {
             link.requests.push(free);
             link.answer = None;
         }
     }
 
-    /// Takes an answer in, if the round that it is about is still under way.
-    fn hear(&mut self, node: u8, request: Request, answer: Option<Answer>) {
+    /// Stores a reply, if its round is still under way.
+    fn hear(&mut self, node: u8, request: QuorumRequest, answer: Option<Answer>) {
         let asked = match (request, self.phase) {
-            (Request::Vote { round, .. }, Phase::Asking) => round == self.round,
-            (Request::Write { round, .. }, Phase::Writing { .. }) => round == self.round,
+            (QuorumRequest::Vote { round, .. }, QuorumPhase::Asking) => round == self.round,
+            (QuorumRequest::Write { round, .. }, QuorumPhase::Writing { .. }) => {
+                round == self.round
+            }
             _ => false,
         };
         if asked {

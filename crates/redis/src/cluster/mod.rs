@@ -1,55 +1,52 @@
-//! Locks on a Redis Cluster: the contract, kept by whichever node has a lock's slot.
+//! Locks on a Redis Cluster: the backend contract, served by the node that owns a lock's slot.
 //!
-//! In: claims and leases from the engine. Out: what that node answered, as the contract says it. Each node
-//! is a server as any other, with the links, the inbox and the scripts of `backend.rs`; all keys of a lock
-//! are in one slot (`keys.rs`), so one node can answer.
+//! In: claims and leases from the engine. Out: the reply of that node, in the terms of the contract. Each
+//! node is used like a single server, with the objects of `single/`. All keys of a lock are in one slot
+//! (`wire/keys.rs`), so one node can serve it.
 //!
-//! In reading order: `url`, this file, `wait`, `hops` (which node), `renew`, `again` and `look`; below them
-//! `nodes` (a client for each), `map` (who has which slot), `ask` and `view` (what nodes say); `slot` counts. `doctor` says what is unsafe.
+//! In reading order: this file, `acquire`, `redirect` (which node), `release`, `renew` and `inspect`;
+//! below them `topology` (a client for each node), `slot_map` (the owner of each slot), `discovery` and
+//! `cluster_nodes` (what nodes report). `doctor` reports what is unsafe. The URL is parsed in
+//! `url/cluster.rs`.
 
-mod again;
-mod ask;
+mod discovery;
 mod doctor;
-mod hops;
-mod look;
-mod map;
-mod nodes;
+mod redirect;
+mod inspect;
+mod slot_map;
+mod topology;
+mod release;
 mod renew;
-pub(crate) mod slot;
-mod together;
-pub(crate) mod url;
-mod view;
-mod wait;
+mod cluster_nodes;
+mod acquire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use futures_util::future::join_all;
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, Hints,
-    LockInfo, Notices, Query, Release, Term, Then,
+    AfterRelease, Answers, Attempt, Backend, BoxFuture, Capabilities, ClaimEnd, Fault, Grant,
+    Hints, LockInfo, Notices, Operator, Query, Release, Validity,
 };
 use tenure_core::doctor::Finding;
 use tenure_core::time::Clock;
 use tenure_core::{Claim, Error, Key, Lease, Token};
 use tokio::runtime::Handle;
 
-use crate::again::Releases;
-use crate::backend::PING_EVERY;
 use crate::builder::Builder;
-use crate::keys::Keys;
-use hops::{Hops, Judged};
-use nodes::{Kit, Nodes};
-use url::Hosts;
-
-pub(crate) use nodes::{Elsewhere, Spot};
-pub(crate) use together::together;
+use crate::link::FAILOVER;
+use crate::single::{PING_EVERY, ReleaseLog};
+use crate::url::cluster::Hosts;
+use crate::wire::keys::Keys;
+use topology::{NodeConfig, Nodes};
 
 /// Locks on a Redis or Valkey Cluster.
 ///
-/// A lock is kept by the master that has the slot of its key, with all that [`Redis`](crate::Redis)
-/// promises there. Failovers and slots that move are followed. A cluster forgets what a master had not
-/// told its replica when it died: then two may hold a lock until the first hears of it, and the fence of
-/// the second is higher.
+/// A lock is stored on the master that owns the slot of its key, with all guarantees of
+/// [`Redis`](crate::Redis) there. Failovers and slot migrations are followed. A cluster loses writes that a
+/// master had not replicated when it died: then two processes may hold a lock until the first learns that it
+/// has lost it, and the fence of the second is higher.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tenure_core::Error> {
@@ -69,215 +66,130 @@ pub struct Cluster {
 struct Shared {
     nodes: Arc<Nodes>,
     keys: Keys,
-    /// What may have to be released again where another node has taken over.
-    releases: Releases,
+    /// Releases that may have to be repeated after another node has taken over.
+    releases: ReleaseLog,
 }
 
 impl Cluster {
-    /// Connects to the cluster at `url`, and checks that it can keep locks.
+    /// Connects to the cluster at `url`, and checks that it can store locks.
     ///
     /// # Errors
     ///
-    /// Those of [`Builder::cluster`].
+    /// The errors of [`Builder::cluster`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).cluster().await
     }
 
-    /// Starts from `url`, to say more than a URL can; [`Builder::cluster`] ends it.
+    /// Starts a builder from `url`, for settings that a URL cannot express; [`Builder::cluster`] finishes it.
     pub fn builder(url: &str) -> Builder {
         Builder::new(url)
     }
 }
 
 impl Builder {
-    /// Connects to the cluster of a `redis-cluster://` URL, and checks that it can keep locks. One of the
-    /// nodes that are named has to answer; the others are found.
+    /// Connects to the cluster of a `redis-cluster://` URL, and checks that it can store locks. One of the
+    /// named nodes has to reply; the other nodes are discovered.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
-    /// [`is_unavailable`](Error::is_unavailable) if no node can be reached,
-    /// [`is_refused`](Error::is_refused) if they want other credentials,
-    /// [`is_unsupported`](Error::is_unsupported) if they are too old or no cluster.
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting,
+    /// [`is_unavailable`](Error::is_unavailable) if no node can be reached, [`is_refused`](Error::is_refused)
+    /// if the nodes require other credentials, [`is_unsupported`](Error::is_unsupported) if they are too old
+    /// or not part of a cluster.
     pub async fn cluster(self) -> Result<Cluster, Error> {
+        Clock::system().must_run()?;
         let cluster = self.cluster_later()?;
         cluster.shared.check().await?;
         Ok(cluster)
     }
 
-    /// The same without connecting: that happens when it is first asked for something, on the
-    /// runtime that asks.
+    /// Like [`Builder::cluster`], but connects on the first request, on the runtime of its caller.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense.
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting.
     pub fn cluster_later(self) -> Result<Cluster, Error> {
         let hosts = Hosts::parse(self.url())?;
-        let kit = self.kit(&hosts)?;
-        let (keys, clock) = (kit.keys.clone(), Clock::system());
-        let (nodes, releases) = (Nodes::new(kit, hosts.seeds, clock), Releases::default());
+        let node_config = self.node_config(&hosts)?;
+        let (keys, clock) = (node_config.keys.clone(), Clock::system());
+        let (nodes, releases) =
+            (Nodes::new(node_config, hosts.seeds, clock), ReleaseLog::default());
         Ok(Cluster { shared: Arc::new(Shared { nodes, keys, releases }) })
     }
 
-    fn kit(&self, hosts: &Hosts) -> Result<Kit, Error> {
-        let (pool_size, place) = (self.validate()?, &hosts.place);
-        if self.prefix_said().contains(['{', '}']) {
-            let shown = self.prefix_said().escape_debug();
+    fn node_config(&self, hosts: &Hosts) -> Result<NodeConfig, Error> {
+        let (pool_size, endpoint) = (self.validate()?, &hosts.endpoint);
+        if self.prefix_name().contains(['{', '}']) {
+            let shown = self.prefix_name().escape_debug();
             return Err(Error::invalid(format!(
                 "invalid prefix `{shown}`: in a cluster, braces would put all locks into one slot"
             )));
         }
-        let (replicas, by_name) = (self.wanted_replicas(place)?, place.has_tls());
-        let (dial, keys) = (self.dial_to(place)?, Keys::in_cluster(self.prefix_said()));
-        Ok(Kit { dial, pool_size, keys, author: crate::builder::author()?, replicas, by_name })
+        let (replicas, by_name) = (self.wanted_replicas(endpoint)?, endpoint.has_tls());
+        let keys = Keys::in_cluster(self.prefix_name(), self.template(endpoint)?);
+        let connector = self.connector_to(endpoint)?;
+        Ok(NodeConfig {
+            connector,
+            pool_size,
+            keys,
+            writer: crate::builder::writer()?,
+            replicas,
+            by_name,
+        })
     }
 }
 
 impl Shared {
-    /// Whether the cluster can be used: the node that has the first slot, to take one.
+    /// Checks that the cluster can be used, on the owner of slot 0 (any slot would do).
     async fn check(&self) -> Result<(), Error> {
         let owner = self.nodes.owner(0).await.map_err(Fault::from)?;
         owner.node.client().check().await
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        let mut hops = Hops::new(self, claim.key());
-        loop {
-            let owner = hops.next().await?;
-            let answer = owner.keeper().ask_once(claim).await;
-            if let Judged::Counts(answer) = hops.judge(&owner, answer).await {
-                return answer;
-            }
-        }
+        self.at_owner(claim.key(), |locks| async move { locks.acquirer.try_acquire(claim).await })
+            .await
     }
 
-    /// What the first node said counts for more than that the next one knows nothing of it.
-    async fn release(&self, lease: &Lease, then: Then) -> Result<Release, Fault> {
-        let (mut hops, mut before) = (Hops::new(self, lease.claim().key()), Before::Nothing);
-        let slot = self.nodes.forget(lease.claim().token());
-        loop {
-            let owner = hops.next().await?;
-            let answer = owner.keeper().release_after(slot.as_deref(), lease, then).await;
-            match hops.judge(&owner, answer).await {
-                Judged::Counts(answer) => {
-                    if matches!(answer, Ok(Release::Freed)) && then == Then::Free {
-                        self.note(lease.claim(), &owner);
-                    }
-                    return before.and(answer);
-                }
-                Judged::Elsewhere(answer) => before.add(answer),
-            }
-        }
+    async fn adopt(&self, claim: &Claim) -> Result<Option<Validity>, Fault> {
+        self.at_owner(claim.key(), |locks| async move { locks.acquirer.adopt(claim).await }).await
     }
 
-    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
-        self.nodes.forget(claim.token());
-        if !claim.was_sent() {
-            return Ok(());
-        }
-        let mut hops = Hops::new(self, claim.key());
-        loop {
-            let owner = hops.next().await?;
-            let answer = owner.keeper().abandon(claim).await;
-            if let Judged::Counts(answer) = hops.judge(&owner, answer).await {
-                if answer.is_ok() {
-                    self.note(claim, &owner);
-                }
-                return answer;
-            }
-        }
+    async fn relinquish(&self, key: &Key) -> Result<(), Fault> {
+        self.at_owner(key, |locks| async move { locks.releaser.relinquish(key).await }).await
     }
 
-    async fn adopt(&self, claim: &Claim) -> Result<Option<Term>, Fault> {
-        let mut hops = Hops::new(self, claim.key());
-        loop {
-            let owner = hops.next().await?;
-            let answer = owner.keeper().adopt(claim).await;
-            if let Judged::Counts(answer) = hops.judge(&owner, answer).await {
-                return answer;
-            }
-        }
-    }
-
-    async fn let_go(&self, key: &Key) -> Result<(), Fault> {
-        let mut hops = Hops::new(self, key);
-        loop {
-            let owner = hops.next().await?;
-            let answer = owner.keeper().let_go(key).await;
-            if let Judged::Counts(answer) = hops.judge(&owner, answer).await {
-                return answer;
-            }
-        }
-    }
-
-    async fn force(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
-        let (mut hops, mut before) = (Hops::new(self, key), Before::Nothing);
-        loop {
-            let owner = hops.next().await?;
-            let answer = owner.keeper().force(key, seen, by).await;
-            match hops.judge(&owner, answer).await {
-                Judged::Counts(answer) => return before.and(answer),
-                Judged::Elsewhere(answer) => before.add(answer),
-            }
-        }
-    }
-
-    /// Keeps the connections for renewals from being silently dead, each by itself. A node that has locks
-    /// of ours has one before their first renewal: else nobody would notice that it came back empty.
-    async fn tend_once(&self) {
+    /// Pings the renewal connection of every node, all at once, to detect dead connections. A node with a
+    /// command connection gets a renewal connection before its first renewal: without it, a restart of the
+    /// node without its data would go unnoticed.
+    async fn run_once(&self) {
         self.nodes.keep_watch();
         let here = Handle::current();
         let nodes = self.nodes.all();
-        together(nodes.iter().map(|node| -> BoxFuture<'_, ()> {
-            let keeper = node.keeper();
-            keeper.renewals.settle_on(here.clone());
+        join_all(nodes.iter().map(|node| -> BoxFuture<'_, ()> {
+            let (renewals, commands) = (node.locks().renewals(), node.locks().commands());
+            renewals.pin_to_runtime(here.clone());
             Box::pin(async {
-                match keeper.renewals.current().is_none() && keeper.commands.is_connected() {
-                    // What is wrong is noted on the way.
-                    true => drop(keeper.renewals.live().await),
-                    false => keeper.renewals.ping().await,
+                match renewals.current().is_none() && commands.is_connected() {
+                    // The link records an error itself.
+                    true => drop(renewals.live().await),
+                    false => renewals.ping().await,
                 }
             })
         }))
         .await;
-        self.release_earlier().await;
+        self.replay_releases().await;
     }
 }
 
-/// What earlier owners of a slot have made of a release.
-enum Before {
-    Nothing,
-    /// It may have been carried out.
-    Unknown(Fault),
-    Freed,
-}
-
-impl Before {
-    fn add(&mut self, answer: Result<Release, Fault>) {
-        match (&self, answer) {
-            (_, Ok(Release::Freed)) => *self = Before::Freed,
-            (Before::Nothing, Err(fault)) if fault.kind() == FaultKind::Unknown => {
-                *self = Before::Unknown(fault);
-            }
-            _ => {}
-        }
-    }
-
-    /// What it came to: that the lock is not ours now proves nothing where an earlier owner freed it.
-    fn and(self, last: Result<Release, Fault>) -> Result<Release, Fault> {
-        match (self, last) {
-            (Before::Freed, Ok(Release::NotHeld)) => Ok(Release::Freed),
-            (Before::Unknown(fault), Ok(Release::NotHeld)) => Err(fault),
-            (_, last) => last,
-        }
-    }
-}
-
+#[async_trait]
 impl Backend for Cluster {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::full("redis");
-        // Clients of other makers poll.
-        (can.unseen_waiters, can.permits) = (true, false);
+        // Clients of other libraries poll.
+        can.polling_waiters = true;
+        can.reachable_within = FAILOVER;
+        can.call_time = self.shared.nodes.config.connector.call_time();
         can
     }
 
@@ -285,125 +197,87 @@ impl Backend for Cluster {
         self.shared.nodes.clock.clone()
     }
 
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
-        Box::pin(self.shared.try_acquire(claim))
+    async fn try_acquire(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
+        self.shared.try_acquire(claim).await
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(self.shared.acquire(claim))
+    async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+        self.shared.acquire(claim).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        leases: &'a [Arc<Lease>],
-        answers: &'a Answers<'a>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(self.shared.renew(leases, answers))
+    async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>) {
+        self.shared.renew(leases, answers).await
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.release(lease, then))
+    async fn release(&self, lease: &Arc<Lease>, then: AfterRelease) -> Result<Release, Fault> {
+        self.shared.release(lease, then).await
     }
 
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.shared.abandon(claim))
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
+        self.shared.abandon(claim).await
     }
 
-    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
-        Box::pin(self.shared.adopt(claim))
+    async fn adopt(&self, claim: &Arc<Claim>) -> Result<Option<Validity>, Fault> {
+        self.shared.adopt(claim).await
     }
 
-    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.shared.let_go(lease.claim().key()))
+    async fn relinquish(&self, lease: &Arc<Lease>) -> Result<(), Fault> {
+        self.shared.relinquish(lease.claim().key()).await
     }
 
-    fn heed(&self, lease: &Arc<Lease>) {
+    fn watch_contention(&self, lease: &Arc<Lease>) {
         let key = lease.claim().key();
         if let Some(owner) = self.shared.nodes.owner_now(self.shared.keys.slot(key)) {
-            owner.keeper().heed(lease);
+            owner.locks().contention.watch(lease);
         }
     }
 
-    fn tend(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            // Here, so that a blocked application does not keep us from hearing of a failover.
-            self.shared.nodes.keep_watch_here();
-            let mut changes = self.shared.nodes.changes();
-            loop {
-                self.shared.tend_once().await;
-                tokio::select! {
-                    () = self.shared.nodes.clock.sleep(PING_EVERY) => {}
-                    _ = changes.changed() => {}
-                }
+    async fn run(&self) {
+        // On this runtime, so that a blocked application does not delay the detection of a failover.
+        self.shared.nodes.start_watcher_on_current();
+        let mut changes = self.shared.nodes.changes();
+        loop {
+            self.shared.run_once().await;
+            tokio::select! {
+                () = self.shared.nodes.clock.sleep(PING_EVERY) => {}
+                _ = changes.changed() => {}
             }
-        })
+        }
     }
 
-    fn notices(&self) -> Notices {
-        Notices::of(self.shared.nodes.notices())
+    fn subscribe(&self, _: Duration) -> Notices {
+        self.shared.nodes.notifier.notices()
     }
 
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        Box::pin(self.shared.inspect(query))
+    async fn close(&self) {
+        self.shared.nodes.end_watch();
+        self.shared.nodes.all().iter().for_each(|node| node.close());
     }
 
-    fn hints(&self) -> BoxFuture<'_, Result<Option<Hints>, Fault>> {
-        Box::pin(self.shared.hints())
-    }
-
-    fn fates<'a>(
-        &'a self,
-        ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
-        Box::pin(self.shared.fates(ended))
-    }
-
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
-        Box::pin(self.shared.force(key, seen, by))
-    }
-
-    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(self.look_for_flaws(ttl))
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            self.shared.nodes.end_watch();
-            self.shared.nodes.all().iter().for_each(|node| node.close());
-        })
+    fn operator(&self) -> Option<&dyn Operator> {
+        Some(self)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fault(kind: FaultKind) -> Result<Release, Fault> {
-        Err(Fault::new(kind, "x"))
+#[async_trait]
+impl Operator for Cluster {
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
+        self.shared.inspect(query).await
     }
 
-    /// A release is what the first node made of it that carried it out; one that may have leaves it open.
-    #[test]
-    fn t36_a_release_at_several_nodes() {
-        let came_to = |before: Vec<Result<Release, Fault>>| {
-            let mut all = Before::Nothing;
-            before.into_iter().for_each(|one| all.add(one));
-            all.and(Ok(Release::NotHeld)).map_err(|fault| fault.kind())
-        };
-        let (unknown, not) = (FaultKind::Unknown, FaultKind::Unavailable);
-        assert_eq!(came_to(vec![]), Ok(Release::NotHeld));
-        assert_eq!(came_to(vec![fault(not)]), Ok(Release::NotHeld));
-        assert_eq!(came_to(vec![fault(not), Ok(Release::Freed)]), Ok(Release::Freed));
-        assert_eq!(came_to(vec![fault(unknown), fault(not)]), Err(unknown));
-        assert_eq!(came_to(vec![fault(unknown), Ok(Release::Freed)]), Ok(Release::Freed));
+    async fn change_hints(&self, query: &Query) -> Result<Option<Hints>, Fault> {
+        self.shared.hints(query).await
+    }
+
+    async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
+        self.shared.end_reasons(ended).await
+    }
+
+    async fn force_release(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
+        self.shared.force(key, seen, by).await
+    }
+
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.findings(ttl).await
     }
 }

@@ -1,26 +1,25 @@
-//! Renewing leases at all nodes at a time.
+//! Renews leases at all nodes at a time.
 //!
-//! In: leases that are due. Out: an answer for each, as soon as its node has given it: one that is dead
-//! costs the leases of the others nothing.
+//! In: leases that are due. Out: an answer for each, as soon as its node has replied: a dead node does not
+//! delay the leases of other nodes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::join_all;
 use tenure_core::Lease;
 use tenure_core::backend::{Answers, BoxFuture, Renewal};
 
 use super::Shared;
-use super::nodes::Owner;
-use super::together::together;
-use crate::trouble::Trouble;
+use super::topology::SlotOwner;
+use crate::error::EngineError;
 
-/// How often those are asked for whose slot has moved meanwhile. What is left is asked for again by the
-/// engine.
+/// How often a renewal is tried while its slot moves. The engine retries the leases that are left after that.
 const ROUNDS: usize = 3;
 
-/// The leases whose slots one node has; there is at least one.
+/// The leases whose slots one node owns; at least one.
 struct Share {
-    /// For each, in the order of the others.
-    owners: Vec<Owner>,
+    /// For each lease; the same order as in the other fields.
+    owners: Vec<SlotOwner>,
     indexes: Vec<usize>,
     leases: Vec<Arc<Lease>>,
 }
@@ -31,7 +30,7 @@ impl Shared {
         self.renew_some(leases, all, answers, ROUNDS).await;
     }
 
-    /// Renews those of `wanted`, and then those whose slot has moved meanwhile where it is now.
+    /// Renews the leases of `wanted`, then again, at the new owner, those whose slot moved in the meantime.
     fn renew_some<'a>(
         &'a self,
         leases: &'a [Arc<Lease>],
@@ -48,49 +47,50 @@ impl Shared {
                 let lease = &leases[index];
                 match self.nodes.owner(self.keys.slot(lease.claim().key())).await {
                     Ok(owner) => add(&mut shares, owner, index, lease),
-                    Err(trouble) => answers(index, unknown(trouble)),
+                    Err(error) => answers(index, unknown(error)),
                 }
             }
             let renewed = shares.iter().map(|share| -> BoxFuture<'_, ()> {
                 Box::pin(async move {
-                    let elsewhere = Mutex::new(Vec::new());
-                    let told = |at, answer| self.told(share, at, answer, answers, &elsewhere);
-                    let keeper = share.owners[0].keeper();
-                    let moving = keeper.renew(&share.leases, &told).await;
-                    let left = std::mem::take(&mut *list(&elsewhere));
-                    // Neither waits for the other: the node that a slot moves to may be silent.
+                    let moved = Mutex::new(Vec::new());
+                    let on_answer = |at, answer| self.on_answer(share, at, answer, answers, &moved);
+                    let renewer = &share.owners[0].locks().renewer;
+                    let moving = renewer.renew(&share.leases, &on_answer).await;
+                    let left = std::mem::take(&mut *list(&moved));
+                    // Concurrently: the node that a slot moves to may not respond.
                     let both: [BoxFuture<'_, ()>; 2] = [
-                        Box::pin(keeper.renew_moving(moving, &told)),
+                        Box::pin(renewer.renew_moving(moving, &on_answer)),
                         self.renew_some(leases, left, answers, rounds - 1),
                     ];
-                    together(both).await;
+                    join_all(both).await;
                 })
             });
-            together(renewed).await;
+            join_all(renewed).await;
         })
     }
 
-    /// Takes the answer to the renewal of one lease of `share`, if its node had the slot all the time.
-    fn told(
+    /// Handles the answer for one lease of `share`: it counts if the node owned the slot during the whole
+    /// call.
+    fn on_answer(
         &self,
         share: &Share,
         at: usize,
         answer: Renewal,
         answers: &Answers<'_>,
-        elsewhere: &Mutex<Vec<usize>>,
+        moved: &Mutex<Vec<usize>>,
     ) {
         match self.nodes.is_at(&share.owners[at]) {
             true => answers(share.indexes[at], answer),
-            false => list(elsewhere).push(share.indexes[at]),
+            false => list(moved).push(share.indexes[at]),
         }
     }
 }
 
-fn list(elsewhere: &Mutex<Vec<usize>>) -> MutexGuard<'_, Vec<usize>> {
-    elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
+fn list(moved: &Mutex<Vec<usize>>) -> MutexGuard<'_, Vec<usize>> {
+    moved.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn add(shares: &mut Vec<Share>, owner: Owner, index: usize, lease: &Arc<Lease>) {
+fn add(shares: &mut Vec<Share>, owner: SlotOwner, index: usize, lease: &Arc<Lease>) {
     let same = |share: &&mut Share| {
         share.owners.first().is_some_and(|first| Arc::ptr_eq(&first.node, &owner.node))
     };
@@ -108,6 +108,6 @@ fn add(shares: &mut Vec<Share>, owner: Owner, index: usize, lease: &Arc<Lease>) 
     }
 }
 
-fn unknown(trouble: Trouble) -> Renewal {
-    Renewal::Unknown(trouble.into())
+fn unknown(error: EngineError) -> Renewal {
+    Renewal::Unknown(error.into())
 }

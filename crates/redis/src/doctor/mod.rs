@@ -1,53 +1,36 @@
-//! What makes locks unsafe on a Redis server.
+//! Finds what makes locks unsafe on a Redis server.
 //!
-//! In: where the server is, and the ttl of the locks. Out: findings. Nothing is changed; a few keys and
-//! a channel of random names are used for a moment.
+//! In: the address of the server, and the ttl of the locks. Out: findings. No data is changed; a few keys and
+//! a channel with random names are used for a moment.
 //!
-//! Where a server may not be asked (`CONFIG` and `INFO` are not for everybody), the check says so: that
-//! is no fault of the server's.
+//! If the user may not run a command (`CONFIG` and `INFO` are often restricted), the check reports that as
+//! unknown, not as a fault of the server.
 //!
-//! In reading order: this file (who is looked at), `visit` (a connection for looking), `server` (what it
-//! is), `keeping` (whether it keeps what it is told), `rights`, `listening` (whether messages arrive), and
-//! `sentinel` (those who say which server it is). A quorum's own is in `quorum/doctor.rs`, a cluster's
-//! in `cluster/doctor.rs`.
+//! In reading order: this file (which servers are examined), `probe` (a connection for it), `server`
+//! (version, role, clock), `durability` (whether the server keeps what it stores), `acl`, `pubsub` (whether
+//! messages arrive), and `sentinel` (the Sentinels that name the server). Quorums have `quorum/doctor.rs`,
+//! clusters `cluster/doctor.rs`.
 
-mod keeping;
-mod listening;
-mod rights;
+mod durability;
+mod pubsub;
+mod acl;
 mod sentinel;
 mod server;
-mod visit;
+mod probe;
 
 use std::time::Duration;
 
-use tenure_core::doctor::{Check, Finding, Verdict, trial};
+use tenure_core::doctor::{Check, Finding, Verdict};
 use tenure_core::time::Clock;
 
-use crate::backend::Redis;
-use crate::keys::Keys;
-use crate::link::{Facts, Route, Target};
-use crate::trouble::{Cause, Trouble};
+use crate::error::{Cause, EngineError};
+use crate::link::{ServerInfo, Target};
 use crate::url::Address;
-use visit::Visit;
+use crate::wire::keys::Keys;
+use probe::Visit;
 
-/// Without these there is no use in trying a lock.
+/// If one of these checks fails, a test lock is not tried.
 const FIRST: [&str; 4] = ["reachable", "version", "role", "rights"];
-
-impl Redis {
-    pub(crate) async fn look_for_flaws(&self, ttl: Duration) -> Vec<Finding> {
-        let (target, keys) = (self.shared.server.target(), &self.shared.keys);
-        let exam = Exam { target, keys, clock: &self.shared.clock, ttl };
-        let mut findings = match target.route() {
-            Route::Fixed(address) => exam.server(address, Standing::Alone).await.findings,
-            Route::Sentinel(sentinels) => exam.sentinels(sentinels).await,
-            Route::Node(spot) => exam.server(spot.address(), Standing::Node).await.findings,
-        };
-        if is_usable(&findings) {
-            findings.push(trial(self, ttl).await);
-        }
-        findings
-    }
-}
 
 pub(crate) fn is_usable(findings: &[Finding]) -> bool {
     let stops =
@@ -55,27 +38,27 @@ pub(crate) fn is_usable(findings: &[Finding]) -> bool {
     findings.iter().find(stops).is_none()
 }
 
-/// What a server is to the locks on it.
+/// The role of a server for the locks on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The only one there is.
+    /// The only server.
     Alone,
-    /// Others can take its place: Sentinels see to that.
+    /// A master under Sentinels; another server can replace it.
     Watched,
-    /// A master of a cluster, with some of the slots; a replica can take its place.
+    /// A master of a cluster, with some of the slots; a replica can replace it.
     Node,
-    /// One of several that vote; whether its vote counts although it has just started.
+    /// One of several nodes that vote; `trusted` if its vote counts even if it has just started.
     Voter { trusted: bool },
 }
 
-/// What came of looking at a server.
-pub(crate) struct Seen {
+/// The result of examining a server.
+pub(crate) struct ServerExam {
     pub(crate) findings: Vec<Finding>,
-    /// What it says of itself, if it could be reached and may be asked.
-    pub(crate) facts: Option<Facts>,
+    /// Its `INFO`, if it could be reached and the user may read it.
+    pub(crate) server_info: Option<ServerInfo>,
 }
 
-/// What is to be looked at.
+/// What to examine.
 pub(crate) struct Exam<'a> {
     pub(crate) target: &'a Target,
     pub(crate) keys: &'a Keys,
@@ -84,13 +67,27 @@ pub(crate) struct Exam<'a> {
 }
 
 impl Exam<'_> {
-    /// Everything about one server.
-    pub(crate) async fn server(&self, address: &Address, standing: Standing) -> Seen {
+    /// Examines the server that the route leads to.
+    pub(crate) async fn found_server(&self, standing: Standing) -> ServerExam {
+        match self.target.route().find().await {
+            Ok(found) => self.server(&found.address, standing).await,
+            Err(error) => {
+                let findings = vec![unreachable(&self.target.shown(), &error)];
+                ServerExam { findings, server_info: None }
+            }
+        }
+    }
+
+    /// Examines one server.
+    pub(crate) async fn server(&self, address: &Address, standing: Standing) -> ServerExam {
         let start = self.clock.now();
-        let mut visit = match Visit::pay(self.target.dial(), address, None).await {
+        let mut visit = match Visit::pay(self.target.connector(), address, None).await {
             Ok(visit) => visit,
-            Err(trouble) => {
-                return Seen { findings: vec![unreachable(address, &trouble)], facts: None };
+            Err(error) => {
+                return ServerExam {
+                    findings: vec![unreachable(address, &error)],
+                    server_info: None,
+                };
             }
         };
         let took = self.clock.now().since(start);
@@ -98,26 +95,29 @@ impl Exam<'_> {
         findings.push(self.latency(&mut visit).await);
         findings.extend(server::what_it_is(&visit, standing));
         findings.push(server::clock(&mut visit, self.clock).await);
-        findings.extend(keeping::all(&mut visit, standing).await);
-        // A node answers for its own slots only: there the lock on trial finds out.
-        if standing != Standing::Node {
+        findings.extend(durability::all(&mut visit, standing).await);
+        let user = self.target.connector().user();
+        // A node serves only its own slots; there the self-test finds such faults.
+        if standing == Standing::Node {
+            findings.extend(pubsub::uncounted(&mut visit, user).await);
+        } else {
             findings.push(self.listening(&mut visit).await);
-            findings.push(rights::rights(&mut visit, self.target.dial().user(), self.keys).await);
+            findings.push(acl::rights(&mut visit, user, self.keys).await);
         }
-        Seen { findings, facts: visit.info().ok().cloned() }
+        ServerExam { findings, server_info: visit.info().ok().cloned() }
     }
 }
 
-fn reachable(place: &dyn std::fmt::Display) -> Check {
-    Check::new("reachable", place, "connect, log in, agree on RESP3")
+fn reachable(target: &dyn std::fmt::Display) -> Check {
+    Check::new("reachable", target, "connect, log in, agree on RESP3")
 }
 
-pub(crate) fn unreachable(place: &dyn std::fmt::Display, trouble: &Trouble) -> Finding {
-    let advice = match trouble.cause() {
+pub(crate) fn unreachable(target: &dyn std::fmt::Display, error: &EngineError) -> Finding {
+    let advice = match error.cause() {
         Cause::Refused => "correct user, password or certificates",
         Cause::Unsupported => "use Redis or Valkey 6.2 or later",
-        Cause::NotNow => "wait until the server answers, or find out why it does not",
+        Cause::Busy => "wait until the server answers, or find out why it does not",
         _ => "start the server, open the way to it, or correct host and port",
     };
-    reachable(place).danger(trouble.to_string(), advice)
+    reachable(target).critical(error.to_string(), advice)
 }

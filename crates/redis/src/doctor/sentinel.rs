@@ -1,4 +1,4 @@
-//! Whether the Sentinels can be relied on: each of them, and all of them together.
+//! Checks whether the Sentinels can be relied on: each of them, and all of them together.
 //!
 //! In: their addresses. Out: findings about them, and about the master that they name.
 
@@ -9,104 +9,102 @@ use std::time::Duration;
 use tenure_core::doctor::{Check, Finding};
 use tokio::task::JoinSet;
 
-use super::visit::{Visit, why};
+use super::probe::{Visit, why};
 use super::{Exam, Standing, unreachable};
-use crate::sentinel::{Sentinels, Word};
-use crate::trouble::Trouble;
+use crate::error::EngineError;
+use crate::sentinel::{MasterReport, Sentinels};
 use crate::url::Address;
 
-/// Fewer cannot outvote one that is cut off.
+/// Fewer Sentinels cannot outvote one that is partitioned.
 const SENTINELS_LEAST: usize = 3;
 
-/// What one of them says.
-struct Said {
+/// A Sentinel and its answer.
+struct SentinelExam {
     address: Address,
-    answer: Result<Answer, Trouble>,
+    answer: Result<Answer, EngineError>,
 }
 
 struct Answer {
-    word: Word,
-    facts: HashMap<String, String>,
-    /// What it thinks of a failover now.
-    quorum: Result<String, Trouble>,
+    report: MasterReport,
+    fields: HashMap<String, String>,
+    /// Its reply to `SENTINEL CKQUORUM`: whether a failover is possible now.
+    quorum: Result<String, EngineError>,
 }
 
 impl Exam<'_> {
-    pub(super) async fn sentinels(&self, sentinels: &Arc<Sentinels>) -> Vec<Finding> {
-        let said = ask_all(sentinels).await;
-        let mut findings = each(sentinels, &said);
-        findings.extend(together(sentinels, &said, self.ttl));
+    /// Examines the Sentinels, and the master that they name.
+    pub(crate) async fn sentinels(&self, sentinels: &Arc<Sentinels>) -> Vec<Finding> {
+        let exams = ask_all(sentinels).await;
+        let mut findings = each(sentinels, &exams);
+        findings.extend(all_together(sentinels, &exams, self.ttl));
         match sentinels.find().await {
             Ok(found) => {
                 findings.extend(self.server(&found.address, Standing::Watched).await.findings)
             }
-            Err(trouble) => findings.push(unreachable(&sentinels.service(), &trouble)),
+            Err(error) => findings.push(unreachable(&sentinels.service(), &error)),
         }
         findings
     }
 }
 
-/// In the order in which they are named.
-async fn ask_all(sentinels: &Arc<Sentinels>) -> Vec<Said> {
+/// Asks all Sentinels; results are in the order of the URL.
+async fn ask_all(sentinels: &Arc<Sentinels>) -> Vec<SentinelExam> {
     let mut asked = JoinSet::new();
     for (at, address) in sentinels.addresses().iter().cloned().enumerate() {
         let sentinels = sentinels.clone();
         asked.spawn(async move {
             let answer = ask(&sentinels, &address).await;
-            (at, Said { address, answer })
+            (at, SentinelExam { address, answer })
         });
     }
-    let mut said: Vec<_> = asked.join_all().await;
-    said.sort_by_key(|(at, _)| *at);
-    said.into_iter().map(|(_, said)| said).collect()
+    let mut exams: Vec<_> = asked.join_all().await;
+    exams.sort_by_key(|(at, _)| *at);
+    exams.into_iter().map(|(_, exam)| exam).collect()
 }
 
-async fn ask(sentinels: &Sentinels, address: &Address) -> Result<Answer, Trouble> {
-    let word = sentinels.ask(address).await?;
-    let mut visit = Visit::pay(sentinels.dial(), address, None).await?;
+async fn ask(sentinels: &Sentinels, address: &Address) -> Result<Answer, EngineError> {
+    let report = sentinels.ask(address).await?;
+    let mut visit = Visit::pay(sentinels.connector(), address, None).await?;
     let sentinel = |what: &str| {
         let mut command = redis::cmd("SENTINEL");
         command.arg(what).arg(sentinels.service());
         command
     };
-    let facts = visit.ask(&sentinel("MASTER")).await?;
-    let facts = redis::from_redis_value(facts).unwrap_or_default();
+    let fields = visit.ask(&sentinel("MASTER")).await?;
+    let fields = redis::from_redis_value(fields).unwrap_or_default();
     let quorum = visit.text(&sentinel("CKQUORUM")).await;
-    Ok(Answer { word, facts, quorum })
+    Ok(Answer { report, fields, quorum })
 }
 
 impl Answer {
     fn number(&self, name: &str) -> Option<usize> {
-        self.facts.get(name)?.parse().ok()
+        self.fields.get(name)?.parse().ok()
     }
 }
 
-fn each(sentinels: &Sentinels, said: &[Said]) -> Vec<Finding> {
-    let answered = said.iter().filter(|said| said.answer.is_ok()).count();
+fn each(sentinels: &Sentinels, exams: &[SentinelExam]) -> Vec<Finding> {
+    let answered = exams.iter().filter(|exam| exam.answer.is_ok()).count();
     let tried = format!("SENTINEL MASTER {}", sentinels.service());
-    let found = |said: &Said| {
-        let check = Check::new("sentinel", &said.address, tried.clone());
+    let found = |exam: &SentinelExam| {
+        let check = Check::new("sentinel", &exam.address, tried.clone());
         let advice = "start it, open the way to it, or take it out of the URL";
-        match &said.answer {
-            Ok(Answer { word, .. }) => {
-                check.good(format!("names {} as the master (epoch {})", word.address, word.epoch))
-            }
-            Err(trouble) if answered > half(sentinels) => {
-                check.warning(trouble.to_string(), advice)
-            }
-            Err(trouble) => check.danger(trouble.to_string(), advice),
+        match &exam.answer {
+            Ok(Answer { report, .. }) => check
+                .good(format!("names {} as the master (epoch {})", report.address, report.epoch)),
+            Err(error) if answered > half(sentinels) => check.warning(error.to_string(), advice),
+            Err(error) => check.critical(error.to_string(), advice),
         }
     };
-    said.iter().map(found).collect()
+    exams.iter().map(found).collect()
 }
 
 fn half(sentinels: &Sentinels) -> usize {
     sentinels.addresses().len() / 2
 }
 
-fn together(sentinels: &Sentinels, said: &[Said], ttl: Duration) -> Vec<Finding> {
+fn all_together(sentinels: &Sentinels, exams: &[SentinelExam], ttl: Duration) -> Vec<Finding> {
     let answers: Vec<_> =
-        said.iter().filter_map(|said| Some((&said.address, said.answer.as_ref().ok()?))).collect();
+        exams.iter().filter_map(|exam| Some((&exam.address, exam.answer.as_ref().ok()?))).collect();
     if answers.is_empty() {
         return Vec::new();
     }
@@ -132,7 +130,7 @@ fn together(sentinels: &Sentinels, said: &[Said], ttl: Duration) -> Vec<Finding>
 }
 
 fn agreement(check: Check, answers: &[(&Address, &Answer)]) -> Finding {
-    let mut different: Vec<_> = answers.iter().map(|(_, answer)| &answer.word).collect();
+    let mut different: Vec<_> = answers.iter().map(|(_, answer)| &answer.report).collect();
     different.dedup();
     match different.as_slice() {
         [one] => check.good(format!(
@@ -142,8 +140,8 @@ fn agreement(check: Check, answers: &[(&Address, &Answer)]) -> Finding {
             one.epoch
         )),
         _ => {
-            let shown = answers.iter().map(|(who, Answer { word, .. })| {
-                format!("{who} names {} (epoch {})", word.address, word.epoch)
+            let shown = answers.iter().map(|(who, Answer { report, .. })| {
+                format!("{who} names {} (epoch {})", report.address, report.epoch)
             });
             let seen = shown.collect::<Vec<_>>().join(", ");
             check.warning(seen, "unless a failover is under way: find out which of them is cut off")
@@ -172,17 +170,17 @@ fn failover(check: Check, answers: &[(&Address, &Answer)]) -> Finding {
     let refused = answers.iter().find_map(|(_, answer)| answer.quorum.as_ref().err());
     let agreed = answers.iter().find_map(|(_, answer)| answer.quorum.as_ref().ok());
     match (refused, agreed) {
-        (Some(trouble), _) if trouble.word() == "NOPERM" => check.unknown(why(trouble)),
-        (Some(trouble), _) => check.warning(
-            trouble.to_string(),
-            "bring the other Sentinels back: until then nobody takes a dead master's place",
+        (Some(error), _) if error.code() == "NOPERM" => check.unknown(why(error)),
+        (Some(error), _) => check.warning(
+            error.to_string(),
+            "bring the other Sentinels back: until then nothing replaces a dead master",
         ),
-        (None, Some(said)) => check.good(said.as_str()),
+        (None, Some(reply)) => check.good(reply.as_str()),
         (None, None) => check.unknown("none of them says"),
     }
 }
 
-/// A lease that was just to be renewed has two thirds of its ttl left.
+/// In the worst case the master dies just before a renewal, when two thirds of the ttl are left.
 fn notice(check: Check, down_after: Option<usize>, ttl: Duration) -> Finding {
     let Some(millis) = down_after else { return check.unknown("they do not say it") };
     let down_after = Duration::from_millis(millis as u64);

@@ -1,6 +1,6 @@
-//! What a server is: how far away, how old, in which role, at what time.
+//! Examines a server: its latency, version, role and clock.
 //!
-//! In: a visit. Out: findings.
+//! In: a probe connection. Out: findings.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use redis::Value;
 use tenure_core::doctor::{Check, Finding, latency};
 use tenure_core::time::{Clock, UnixMillis};
 
-use super::visit::{Visit, why};
+use super::probe::{Visit, why};
 use super::{Exam, Standing};
+use crate::error::EngineError;
 use crate::link::VERSION_MIN;
-use crate::trouble::Trouble;
 
-/// How many round trips make a median.
+/// The number of round trips; the median counts.
 const PINGS: usize = 11;
-/// By how much clocks that somebody keeps right never differ.
+/// Synchronized clocks never differ by more than this.
 const OFFSET_MAX: Duration = Duration::from_secs(1);
 
 impl Exam<'_> {
@@ -24,8 +24,8 @@ impl Exam<'_> {
         let mut trips = Vec::with_capacity(PINGS);
         for _ in 0..PINGS {
             let start = self.clock.now();
-            if let Err(trouble) = visit.ask(&redis::cmd("PING")).await {
-                return not_answered(check, &trouble);
+            if let Err(error) = visit.ask(&redis::cmd("PING")).await {
+                return not_answered(check, &error);
             }
             trips.push(self.clock.now().since(start));
         }
@@ -33,10 +33,10 @@ impl Exam<'_> {
     }
 }
 
-fn not_answered(check: Check, trouble: &Trouble) -> Finding {
-    match trouble.word() {
-        "NOPERM" => check.unknown(why(trouble)),
-        _ => check.danger(trouble.to_string(), "find out why the server does not answer"),
+fn not_answered(check: Check, error: &EngineError) -> Finding {
+    match error.code() {
+        "NOPERM" => check.unknown(why(error)),
+        _ => check.critical(error.to_string(), "find out why the server does not answer"),
     }
 }
 
@@ -47,56 +47,56 @@ pub(super) fn what_it_is(visit: &Visit, standing: Standing) -> [Finding; 2] {
 
 fn version(visit: &Visit) -> Finding {
     let check = Check::new("version", visit.address(), "INFO server");
-    let facts = match visit.info() {
-        Ok(facts) => facts,
-        Err(trouble) => return check.unknown(why(trouble)),
+    let info = match visit.info() {
+        Ok(info) => info,
+        Err(error) => return check.unknown(why(error)),
     };
-    let ours = facts.field("valkey_version").map(|version| format!("Valkey {version}"));
-    let shown = facts.field("redis_version").unwrap_or("none");
+    let ours = info.field("valkey_version").map(|version| format!("Valkey {version}"));
+    let shown = info.field("redis_version").unwrap_or("none");
     let seen = ours.unwrap_or_else(|| format!("Redis {shown}"));
-    match facts.version() {
+    match info.version() {
         Some(version) if version >= VERSION_MIN => check.good(seen),
-        Some(_) => check.danger(seen, "use version 6.2 or later: an older one is refused"),
-        None => check.danger("it does not say its version", "name a Redis or Valkey server"),
+        Some(_) => check.critical(seen, "use version 6.2 or later: an older one is refused"),
+        None => check.critical("it does not say its version", "name a Redis or Valkey server"),
     }
 }
 
 fn role(visit: &Visit, standing: Standing) -> Finding {
     let check = Check::new("role", visit.address(), "INFO server, INFO replication");
-    if let Err(trouble) = visit.info() {
-        return check.unknown(why(trouble));
+    if let Err(error) = visit.info() {
+        return check.unknown(why(error));
     }
     match (visit.mode(), visit.field("role")) {
-        (Some("cluster"), _) if standing != Standing::Node => check.danger(
+        (Some("cluster"), _) if standing != Standing::Node => check.critical(
             "it runs in cluster mode",
             "name the cluster, `redis-cluster://HOST`: locks on one node of it are refused",
         ),
         (Some("sentinel"), _) => {
-            check.danger("it is a Sentinel", "name it as `redis+sentinel://HOST/SERVICE`")
+            check.critical("it is a Sentinel", "name it as `redis+sentinel://HOST/SERVICE`")
         }
         (_, Some("master")) => check.good("master"),
         _ => {
             let field = |name| visit.field(name).unwrap_or("?");
             let master = format!("{}:{}", field("master_host"), field("master_port"));
             let advice = "name the master, or the Sentinels that know it: a replica is refused";
-            check.danger(format!("replica of {master}"), advice)
+            check.critical(format!("replica of {master}"), advice)
         }
     }
 }
 
-/// The server's wall clock beside ours. Leases are counted by time that passes, not by this; fences
-/// follow it, and so do the ages that are shown.
+/// Compares the server's wall clock with ours. Leases do not depend on it; fences follow it, and so do the
+/// ages that are shown.
 pub(super) async fn clock(visit: &mut Visit, clock: &Clock) -> Finding {
     let check = Check::new("clock", visit.address(), "TIME");
     let (wall, start) = (UnixMillis::now(), clock.now());
     let answer = visit.ask(&redis::cmd("TIME")).await;
     let trip = clock.now().since(start);
     let theirs = match answer.map(micros) {
-        Err(trouble) => return check.unknown(why(&trouble)),
-        Ok(None) => return check.unknown("it tells no time"),
+        Err(error) => return check.unknown(why(&error)),
+        Ok(None) => return check.unknown("it does not report its time"),
         Ok(Some(theirs)) => theirs,
     };
-    // It was read somewhere between the sending and the answer.
+    // The server read its clock at some time between request and reply.
     let ours = i128::from(wall.0) * 1_000 + trip.as_micros().cast_signed() / 2;
     let offset = theirs - ours;
     let apart = Duration::from_micros(u64::try_from(offset.unsigned_abs()).unwrap_or(u64::MAX));

@@ -1,10 +1,10 @@
-//! The channels of an inbox in a cluster: one for each slot in which somebody waits.
+//! The channels of an inbox in a cluster: one for each slot in which a claim waits.
 //!
-//! In: slots, as claims wait in them. Out: which channels to open and to close, and which are open.
+//! In: slots, as claims wait in them. Out: the channels to open and to close, and the open ones.
 //!
-//! Channels are in slots as keys are, and only the node that has a slot tells how many listen there. One for
-//! each lock would be many; one for each slot is enough, and it stays open for a while when nobody waits
-//! any more, since whoever waited for a lock is likely to do so again.
+//! Channels are in slots as keys are, and only the node that owns a slot knows how many subscribers a channel
+//! has. One channel for each lock would be many; one for each slot is enough. It stays open for a while after
+//! the last waiter, since a process that waited for a lock is likely to wait for it again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,21 +13,21 @@ use std::time::Duration;
 use tenure_core::time::Time;
 use tokio::sync::Notify;
 
-/// For how long a channel stays open when nobody waits there: longer than most locks are held, so that
-/// a holder hears of those who come to wait.
+/// How long a channel stays open after the last waiter: longer than most locks are held, so that a holder is
+/// notified of new waiters.
 const KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     state: Mutex<State>,
-    /// Rings when there is one to open.
+    /// Notified when there is a channel to open.
     news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     slots: HashMap<u16, Channel>,
-    /// The names of those that we close: to hear of that is no surprise.
+    /// The names of channels that we are closing: their end is expected.
     leaving: HashSet<Vec<u8>>,
 }
 
@@ -38,7 +38,7 @@ struct Channel {
 }
 
 impl Channels {
-    /// Somebody waits in `slot`, or holds something that others may come to wait for.
+    /// A claim waits in `slot`, or holds a lock there that others may come to wait for.
     pub(super) fn want(&self, slot: u16, now: Time) {
         let wanted_until = now.after(KEPT);
         let mut state = self.state();
@@ -50,17 +50,17 @@ impl Channels {
         }
     }
 
-    /// Waits until there is one to open.
+    /// Waits until there is a channel to open.
     pub(super) async fn news(&self) {
         self.news.notified().await;
     }
 
-    /// Whether that of `slot` is open.
+    /// Whether the channel of `slot` is open.
     pub(super) fn has(&self, slot: u16) -> bool {
         self.state().slots.get(&slot).is_some_and(|channel| channel.open)
     }
 
-    /// The slots of those that are to be opened.
+    /// The slots of the channels that must be opened.
     pub(super) fn missing(&self) -> Vec<u16> {
         let state = self.state();
         let missing = state.slots.iter().filter(|(_, channel)| !channel.open);
@@ -73,29 +73,29 @@ impl Channels {
         }
     }
 
-    /// There is none to be had here, until somebody wants it again.
+    /// The channel cannot be opened here; it is forgotten until it is wanted again.
     pub(super) fn give_up(&self, slot: u16) {
         self.state().slots.remove(&slot);
     }
 
-    /// The slots of those that nobody has wanted for long. From now on nobody relies on them.
+    /// Removes and returns the slots that were not wanted for long. From now on they count as closed.
     pub(super) fn take_idle(&self, now: Time) -> Vec<u16> {
         let mut state = self.state();
         let idle = state.slots.extract_if(|_, channel| channel.wanted_until < now);
         idle.filter(|(_, channel)| channel.open).map(|(slot, _)| slot).collect()
     }
 
-    /// That with this name is about to be closed by us.
+    /// We are about to close the channel with this name.
     pub(super) fn leave(&self, name: &str) {
         self.state().leaving.insert(name.into());
     }
 
-    /// Whether it was closed by us.
+    /// Whether we closed the channel with this name.
     pub(super) fn has_left(&self, name: &[u8]) -> bool {
         self.state().leaving.remove(name)
     }
 
-    /// The connection is gone.
+    /// The connection is lost.
     pub(super) fn close_all(&self) {
         let mut state = self.state();
         state.slots.values_mut().for_each(|channel| channel.open = false);
@@ -111,7 +111,7 @@ impl Channels {
 mod tests {
     use super::*;
 
-    /// One is opened when it is first wanted, and closed when it was not for long.
+    /// A channel is opened when it is first wanted, and closed when it was not wanted for long.
     #[test]
     fn a_channel_comes_and_goes() {
         let (channels, start) = (Channels::default(), Time::from_nanos(1));
@@ -125,9 +125,9 @@ mod tests {
         assert!(!channels.has(7));
     }
 
-    /// Without its connection none is open; what the server closes by itself was not closed by us.
+    /// Without the connection no channel is open. A channel that the server closed was not closed by us.
     #[test]
-    fn closed_by_whom() {
+    fn channels_closed_by_the_server() {
         let channels = Channels::default();
         channels.want(7, Time::from_nanos(1));
         channels.opened(7);

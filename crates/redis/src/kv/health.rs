@@ -1,31 +1,31 @@
-//! How the server is.
+//! Checks the health of the server.
 
 use std::time::Duration;
 
-use super::error::Error;
-use crate::client::Client;
-use crate::trouble::Cause;
+use tenure_kv::Error;
 
-/// What [`Client::health`] found.
+use crate::client::Client;
+use crate::error::Cause;
+
+/// The result of [`Client::health`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// How long a `PING` took, there and back.
+    /// The round-trip time of a `PING`.
     pub round_trip: Duration,
-    /// `master`, or `slave` if it has become a replica since we connected.
+    /// `master`, or `slave` if the server has become a replica since we connected.
     pub role: String,
-    /// As the server says it, such as `7.0.15`.
+    /// As the server reports it, such as `7.0.15`.
     pub version: String,
 }
 
 impl Client {
-    /// Asks the server for a sign of life, and what it is.
+    /// Pings the server, and reads its role and version.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if it cannot be reached,
-    /// [`is_unknown`](Error::is_unknown) if it does not answer in time,
-    /// [`is_denied`](Error::is_denied) if it wants another password.
+    /// [`is_unavailable`](Error::is_unavailable) if it cannot be reached, [`is_unknown`](Error::is_unknown)
+    /// if it does not answer in time, [`is_denied`](Error::is_denied) if it requires another password.
     pub async fn health(&self) -> Result<Health, Error> {
         let link = self.commands().any();
         let live = link.live().await?;
@@ -36,7 +36,7 @@ impl Client {
         for section in ["server", "replication"] {
             let said = link.call(&live, redis::cmd("INFO").arg(section).clone()).await?;
             let said: String = redis::from_redis_value(said)
-                .map_err(|_| link.trouble(Cause::Refused, "it does not say what it is"))?;
+                .map_err(|_| link.error(Cause::Refused, "it does not say what it is"))?;
             info += &said;
         }
         let field = |name| field(&info, name).unwrap_or_default().to_owned();

@@ -1,36 +1,14 @@
-//! The client's verbs: get, set, remember, pipeline.
+//! The typed verbs of `tenure-kv`, on a server.
 //!
-//! In reading order: business code calls the typed verbs of [`KvExt`] (`ext`, with `set`, `remember` and
-//! `flight`, `pipeline`), which are commands with a reader each (`ask`, `codec`) for any [`Kv`]
-//! (`command`). [`Client`](crate::Client) is the one on a server: `send` → `wire` → the links that the
-//! locks use. `meter` counts, `health` looks, `config` reads `[redis]`.
+//! [`Client`](crate::Client) is the [`Kv`] of a server: `client` → `wire` → the links of the locks. `health` checks
+//! the server.
 //!
-//! Absent on purpose: connections, the protocol and the driver, which nobody above `wire` sees.
+//! Absent on purpose: connections, the protocol and the driver are not visible above `wire`.
 
-mod ext;
-mod set;
-mod remember;
-mod flight;
-mod pipeline;
-mod ask;
-mod codec;
-mod command;
-mod send;
+mod client;
 mod wire;
-mod meter;
 mod health;
-mod config;
 mod error;
 
-pub use ask::TTL_MAX;
-pub use codec::{Bytes, Json};
-pub use command::{Answer, Answers, Batch, Command, Kv, Verb};
-pub use config::Config;
-pub use error::{Error, ErrorKind};
-pub use ext::KvExt;
-pub use flight::Flights;
 pub use health::Health;
-pub(crate) use meter::Meters;
-pub use pipeline::{Pipeline, Queue, QueuedSet, Results, Slot, Slots};
-pub use remember::Remember;
-pub use set::Set;
+pub use tenure_kv::*;

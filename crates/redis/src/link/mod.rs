@@ -1,28 +1,29 @@
-//! A link: one connection to the server, replaced whenever it cannot be trusted any more.
+//! A link: one connection to the server, replaced when it can no longer be trusted.
 //!
-//! In: commands. Out: their replies, each within the response time-out, or a [`Trouble`].
+//! In: commands. Out: their replies, each within the response time-out, or an [`EngineError`].
 //!
-//! - A connection that let a request time out is never used again, so a late reply cannot be taken
-//!   for another's. Its successor first has the server close it (`CLIENT KILL`): from then on nothing
-//!   that was sent on it can still be carried out.
-//! - Nothing is sent again by itself; whoever asked knows whether that is safe.
-//! - While there is no connection, a call tries to make one, once. Those who come meanwhile, or
-//!   shortly after a failure, share the outcome.
+//! - A connection on which a request timed out is never used again, so a late reply cannot be mistaken for another
+//!   one. Its successor first makes the server close it (`CLIENT KILL`): after that, nothing that was sent on it can
+//!   still execute.
+//! - No request is sent again automatically; the caller knows whether that is safe.
+//! - While there is no connection, a call tries once to make one. Calls that come meanwhile, or shortly after a
+//!   failure, share the result.
+//! - All links of a client lead to the same server (`generation.rs`). A connection to the previous server is closed,
+//!   and the results of its open requests are unknown.
 //!
-//! - All links of a client lead to the same server (`server.rs`). A connection that leads to the one
-//!   before is dropped, and what it still answers is unknown.
+//! In reading order: `pool` chooses a link, `generation` knows the server of all links, `route` finds its
+//! address, `connection` makes a connection from what `connector` reached through the stream that `stream`
+//! opened, `batch` sends concurrent requests together.
 //!
-//! In reading order: `links` chooses a link, `server` knows where all of them lead, `connect` makes a
-//! connection out of what `dial` reached by the stream that `open` opened, `calls` sends together what is asked for at a time.
-//!
-//! Absent on purpose: what is heard on the connection of the inbox, see `inbox.rs`.
+//! Not here: the messages on the connection of the inbox, see `inbox.rs`.
 
-mod links;
-mod server;
-mod connect;
-mod dial;
-mod open;
-mod calls;
+mod pool;
+mod generation;
+mod route;
+mod connection;
+mod connector;
+mod stream;
+mod batch;
 #[cfg(test)]
 mod tests;
 
@@ -30,130 +31,120 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisResult, Value};
-use tenure_core::time::{Bounds, Time};
+use tenure_core::time::{Time, TimeoutWheel};
+use tenure_net::Reconnect;
 use tokio::runtime::Handle;
 
-use crate::cluster::Elsewhere;
-use crate::jitter::jittered;
-use crate::trouble::{Cause, Redirect, Trouble};
-pub(crate) use calls::Way;
-pub(crate) use connect::{Facts, Live, Pushes, Route, Target, VERSION_MIN};
-pub(crate) use dial::{Dial, Login};
-pub(crate) use links::Links;
-pub(crate) use server::{FAILOVER, Server};
-
-/// The pause after a failure to connect: it doubles from the first to the second.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+use crate::error::{Cause, EngineError, Redirect};
+pub(crate) use batch::SendMode;
+pub(crate) use connection::{Connection, Pushes, ServerInfo, Target, VERSION_MIN};
+pub(crate) use connector::Connector;
+pub(crate) use generation::{FAILOVER, Server};
+pub(crate) use pool::Pool;
+pub(crate) use route::{Found, RedirectTarget, Route, ServerMode};
 
 #[derive(Debug)]
 pub(crate) struct Link {
     server: Arc<Server>,
-    bounds: Bounds,
-    /// Takes what the server says unasked.
+    bounds: TimeoutWheel,
+    /// Receives the pushes of the server.
     pushes: Option<Pushes>,
     state: Mutex<State>,
-    /// Held while connecting, so that it is done once.
-    connecting: tokio::sync::Mutex<()>,
+    reconnect: Reconnect<EngineError>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    live: Option<Arc<Live>>,
-    /// The connection before: to be closed at the server by the next.
-    old: Option<Arc<Live>>,
-    /// When a connection was left behind that the server would not close for us.
-    stray: Option<Time>,
-    failed: Option<Failed>,
-    /// Where connections are to live; else with whoever makes one.
-    home: Option<Handle>,
-}
-
-/// The last failure to connect, until when it stands for others, and the pause it took.
-#[derive(Clone, Debug)]
-struct Failed {
-    trouble: Trouble,
-    at: Time,
-    pause: Duration,
-    /// The turn in which it failed: of another server it says nothing.
-    turn: u64,
+    live: Option<Arc<Connection>>,
+    /// The previous connection: its successor makes the server close it.
+    old: Option<Arc<Connection>>,
+    /// When a connection was replaced that the server did not close for us.
+    zombie: Option<Time>,
 }
 
 impl Link {
     pub(crate) fn new(server: Arc<Server>) -> Self {
-        let (pushes, state, connecting) = Default::default();
-        let bounds = Bounds::new(server.clock().clone());
-        Link { server, bounds, pushes, state, connecting }
+        let bounds = TimeoutWheel::new(server.clock().clone());
+        let reconnect = Reconnect::new(server.clock().clone(), server.target().connect_timeout());
+        Link { server, bounds, pushes: None, state: Mutex::default(), reconnect }
     }
 
-    /// One whose connection listens as well.
+    /// A link whose connection also receives pushes.
     pub(crate) fn with_pushes(server: Arc<Server>, pushes: Pushes) -> Self {
         Link { pushes: Some(pushes), ..Self::new(server) }
     }
 
-    /// Makes connections live on this runtime from now on.
-    pub(crate) fn settle_on(&self, home: Handle) {
-        self.state().home = Some(home);
+    /// Connections run on this runtime from now on.
+    pub(crate) fn pin_to_runtime(&self, runtime: Handle) {
+        self.reconnect.pin_to_runtime(runtime);
     }
 
-    /// The server's address, for messages.
-    pub(crate) fn trouble(&self, cause: Cause, what: impl std::fmt::Display) -> Trouble {
-        self.server.trouble(cause, what)
+    /// An error with the server's address.
+    pub(crate) fn error(&self, cause: Cause, what: impl std::fmt::Display) -> EngineError {
+        self.server.error(cause, what)
     }
 
-    /// What looks after waits on this connection, without a timer of the runtime's.
-    pub(crate) fn bounds(&self) -> &Bounds {
+    /// The time-outs of waits on this connection, without a timer of the runtime.
+    pub(crate) fn bounds(&self) -> &TimeoutWheel {
         &self.bounds
     }
 
     /// Sends one command.
-    pub(crate) async fn call(&self, live: &Arc<Live>, command: Cmd) -> Result<Value, Trouble> {
-        self.call_by(live, command, Way::Plain).await
+    pub(crate) async fn call(
+        &self,
+        live: &Arc<Connection>,
+        command: Cmd,
+    ) -> Result<Value, EngineError> {
+        self.call_by(live, command, SendMode::Plain).await
     }
 
-    /// Sends one command, in this way.
+    /// Sends one command in this mode.
     pub(crate) async fn call_by(
         &self,
-        live: &Arc<Live>,
+        live: &Arc<Connection>,
         command: Cmd,
-        way: Way,
-    ) -> Result<Value, Trouble> {
+        way: SendMode,
+    ) -> Result<Value, EngineError> {
         let asked = live.calls().call(command, way);
-        let heard = self.bounds.within(self.response_timeout(), asked).await;
-        let reply = self.hear(live, heard)?;
+        let received = self.bounds.within(self.response_timeout(), asked).await;
+        let reply = self.receive(live, received)?;
         self.read(live, reply)
     }
 
     /// Sends many commands at once, for at most `within`; each has its own reply or refusal.
     pub(crate) async fn call_all(
         &self,
-        live: &Arc<Live>,
+        live: &Arc<Connection>,
         commands: &Pipeline,
         within: Duration,
-    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+    ) -> Result<Vec<Result<Value, EngineError>>, EngineError> {
         let mut connection = live.connection();
         let asked = connection.send_packed_commands(commands, 0, commands.len());
-        let heard = tokio::time::timeout(within, asked).await;
-        let replies = self.hear(live, heard.ok())?;
+        let received = tokio::time::timeout(within, asked).await;
+        let replies = self.receive(live, received.ok())?;
         Ok(replies.into_iter().map(|reply| self.read(live, reply)).collect())
     }
 
-    /// What came back, if it can be relied on.
-    fn hear<T>(&self, live: &Arc<Live>, heard: Option<RedisResult<T>>) -> Result<T, Trouble> {
-        let trouble = match heard {
-            // The other connections have left that server: what it says counts for nothing now.
-            Some(_) if !self.server.is_at(live.turn()) => self.moved(),
+    /// The reply, if it can be relied on.
+    fn receive<T>(
+        &self,
+        live: &Arc<Connection>,
+        received: Option<RedisResult<T>>,
+    ) -> Result<T, EngineError> {
+        let error = match received {
+            // The other connections have left that server: its reply does not count any more.
+            Some(_) if !self.server.is_at(live.epoch()) => self.moved(),
             Some(Ok(reply)) => return Ok(reply),
-            Some(Err(error)) => Trouble::of_request(&self.server.shown(), &error),
-            None => self.silent(),
+            Some(Err(error)) => EngineError::of_request(&self.server.shown(), &error),
+            None => self.timed_out(),
         };
-        Err(self.judge(live, trouble))
+        Err(self.on_error(live, error))
     }
 
-    fn read(&self, live: &Arc<Live>, reply: Value) -> Result<Value, Trouble> {
+    fn read(&self, live: &Arc<Connection>, reply: Value) -> Result<Value, EngineError> {
         let Value::ServerError(error) = reply else { return Ok(reply) };
         let rest = error.details().unwrap_or_default();
-        Err(self.judge(live, Trouble::of_reply(&self.server.shown(), error.code(), rest)))
+        Err(self.on_error(live, EngineError::of_reply(&self.server.shown(), error.code(), rest)))
     }
 
     /// How long a reply may take.
@@ -166,148 +157,106 @@ impl Link {
         self.server.target().connect_timeout()
     }
 
-    fn silent(&self) -> Trouble {
+    fn timed_out(&self) -> EngineError {
         let within = self.response_timeout();
-        self.trouble(Cause::Silent, format_args!("no answer within {within:?}"))
+        self.error(Cause::TimedOut, format_args!("no answer within {within:?}"))
     }
 
-    fn moved(&self) -> Trouble {
-        self.trouble(Cause::Cut, "the answer came from a server that was left for another")
+    fn moved(&self) -> EngineError {
+        self.error(Cause::Disconnected, "the answer came from a server that was left for another")
     }
 
-    /// Drops the connection where the trouble says that it is of no use any more.
-    fn judge(&self, live: &Arc<Live>, trouble: Trouble) -> Trouble {
-        // One that turned into a replica is left for its master, wherever the address now leads.
-        if matches!(trouble.cause(), Cause::Silent | Cause::Cut | Cause::Demoted) {
+    /// Closes the connection if the error shows that it is useless.
+    fn on_error(&self, live: &Arc<Connection>, error: EngineError) -> EngineError {
+        // A server that became a replica is left for its master, wherever the address now leads.
+        if matches!(error.cause(), Cause::TimedOut | Cause::Disconnected | Cause::Demoted) {
             self.discard(live);
         }
-        self.server.target().note(&trouble);
-        trouble
+        self.server.target().route().note(&error);
+        error
     }
 
-    /// The links to the node of a cluster that we were sent to, if this leads to another of it.
-    pub(crate) fn elsewhere(&self, redirect: &Redirect) -> Option<Elsewhere> {
-        self.server.target().elsewhere(redirect)
+    /// The links to the node that we were redirected to, if redirects are followed.
+    pub(crate) fn redirect_target(&self, redirect: &Redirect) -> Option<RedirectTarget> {
+        self.server.target().route().redirect_target(redirect)
     }
 
-    /// A reply that belongs to somebody else: nothing on this connection can be trusted any more.
-    pub(crate) fn out_of_turn(&self, live: &Arc<Live>) -> Trouble {
-        let what = "a reply came out of turn; the connection was dropped";
-        self.judge(live, self.trouble(Cause::Cut, what))
+    /// A reply that belongs to another request: nothing on this connection can be trusted any more.
+    pub(crate) fn desynced(&self, live: &Arc<Connection>) -> EngineError {
+        let what = "a reply belongs to another request; the connection was closed";
+        self.on_error(live, self.error(Cause::Disconnected, what))
     }
 
     /// Gives the connection up, for a reason that the link cannot see.
-    pub(crate) fn give_up(&self, live: &Arc<Live>, why: &str) -> Trouble {
-        self.judge(live, self.trouble(Cause::Cut, why))
+    pub(crate) fn give_up(&self, live: &Arc<Connection>, why: &str) -> EngineError {
+        self.on_error(live, self.error(Cause::Disconnected, why))
     }
 
-    fn discard(&self, live: &Arc<Live>) {
+    fn discard(&self, live: &Arc<Connection>) {
         let mut state = self.state();
         if state.live.take_if(|current| Arc::ptr_eq(current, live)).is_some() {
             state.old = Some(live.clone());
         }
     }
 
-    /// The connection, made if need be.
-    pub(crate) async fn live(&self) -> Result<Arc<Live>, Trouble> {
+    /// The connection, made if necessary.
+    pub(crate) async fn live(&self) -> Result<Arc<Connection>, EngineError> {
         if let Some(live) = self.current() {
             return Ok(live);
         }
-        match self.known(self.now()) {
-            Some(known) => known,
-            // Boxed, as is all that is rare here: what is made for every lock is to be small.
-            None => Box::pin(self.live_anew()).await,
-        }
+        let (epoch, current) = (|| self.server.epoch(), || self.current());
+        // All rare paths here are boxed: the future of every lock stays small.
+        Box::pin(self.reconnect.run(epoch, current, self.connect())).await
     }
 
-    async fn live_anew(&self) -> Result<Arc<Live>, Trouble> {
-        let asked_at = self.now();
-        if let Some(known) = self.known(asked_at) {
-            return known;
-        }
-        // Whoever connects may be on a runtime that stands still: it is waited for as long as
-        // connecting may take, and no longer.
-        let _one = tokio::time::timeout(self.connect_timeout(), self.connecting.lock()).await;
-        match self.known(asked_at) {
-            Some(known) => known,
-            None => self.connect().await,
-        }
-    }
-
-    /// Whether there is a connection now, for those who would not make one.
-    pub(crate) fn current(&self) -> Option<Arc<Live>> {
+    /// The connection, if there is one now.
+    pub(crate) fn current(&self) -> Option<Arc<Connection>> {
         self.state().at(&self.server)
     }
 
-    /// What is known without trying: the connection, or a failure that is recent enough.
-    fn known(&self, asked_at: Time) -> Option<Result<Arc<Live>, Trouble>> {
-        let mut state = self.state();
-        if let Some(live) = state.at(&self.server) {
-            return Some(Ok(live));
-        }
-        let failed = state.failed.as_ref().filter(|failed| self.server.is_at(failed.turn))?;
-        let recent = failed.at >= asked_at || self.now() < failed.at.after(failed.pause);
-        recent.then(|| Err(failed.trouble.clone()))
-    }
-
-    async fn connect(&self) -> Result<Arc<Live>, Trouble> {
+    async fn connect(&self) -> Result<Arc<Connection>, EngineError> {
         self.server.keep_watch();
         let old = self.state().old.clone();
-        let made = self.connect_at_home(old.clone()).await;
-        made.and_then(|live| self.take(live, old.as_deref())).map_err(|trouble| self.fail(trouble))
-    }
-
-    /// On the runtime where connections are to live, or here if that one has ended.
-    async fn connect_at_home(&self, old: Option<Arc<Live>>) -> Result<Live, Trouble> {
-        let home = self.state().home.clone();
-        if let Some(home) = home {
+        let connect = || {
             let (server, old, pushes) = (self.server.clone(), old.clone(), self.pushes.clone());
-            let made = home
-                .spawn(async move { server.target().connect(old.as_deref(), pushes).await })
-                .await;
-            if let Ok(made) = made {
-                return made;
-            }
-        }
-        self.server.target().connect(old.as_deref(), self.pushes.clone()).await
+            async move { server.target().connect(old.as_deref(), pushes).await }
+        };
+        let made = self.reconnect.on_runtime(connect).await;
+        made.and_then(|live| self.take(live, old.as_deref()))
+            .inspect_err(|error| self.server.target().route().note(error))
     }
 
-    /// Makes it the connection of this link, if it leads where the others may follow.
-    fn take(&self, live: Live, old: Option<&Live>) -> Result<Arc<Live>, Trouble> {
-        let live = Arc::new(self.server.meet(live, old)?);
+    /// Makes it the connection of this link, if it leads to the server of the others or to a new one.
+    fn take(
+        &self,
+        live: Connection,
+        old: Option<&Connection>,
+    ) -> Result<Arc<Connection>, EngineError> {
+        let live = Arc::new(self.server.observe_run_id(live, old)?);
         let mut state = self.state();
-        if live.left_a_stray() {
-            state.stray = Some(self.now());
+        if live.may_leave_zombie() {
+            state.zombie = Some(self.now());
         }
-        // Two that connected at a time: on one each, commands would overtake each other.
+        // Two calls connected at once: on two connections, commands would overtake each other. Keep the
+        // first.
         if let Some(first) = state.at(&self.server) {
             return Ok(first);
         }
-        (state.live, state.old, state.failed) = (Some(live.clone()), None, None);
+        (state.live, state.old) = (Some(live.clone()), None);
         Ok(live)
     }
 
-    fn fail(&self, trouble: Trouble) -> Trouble {
-        self.server.target().note(&trouble);
-        let (mut state, turn) = (self.state(), self.server.turn());
-        let last = state.failed.as_ref().filter(|failed| failed.turn == turn);
-        let last = last.map_or(PAUSE_MIN / 2, |failed| failed.pause);
-        let pause = jittered((last * 2).clamp(PAUSE_MIN, PAUSE_MAX));
-        state.failed = Some(Failed { trouble: trouble.clone(), at: self.now(), pause, turn });
-        trouble
+    /// Whether a request that was sent up to `within` ago may still execute, on a connection that we have
+    /// given up and the server has not.
+    pub(crate) fn may_have_zombies(&self, within: Duration) -> bool {
+        let zombie = self.state().zombie;
+        zombie.is_some_and(|at| self.now() < at.after(within))
     }
 
-    /// Whether a request that was sent up to `within` ago may still be carried out, by a connection
-    /// that we have given up and the server has not.
-    pub(crate) fn may_have_strays(&self, within: Duration) -> bool {
-        let stray = self.state().stray;
-        stray.is_some_and(|at| self.now() < at.after(within))
-    }
-
-    /// Keeps the connection from being silently dead: asks it for a sign of life.
+    /// Pings the connection, so that its loss does not stay unnoticed.
     pub(crate) async fn ping(&self) {
         if let Some(live) = self.current() {
-            // What is wrong is dealt with on the way; the next call makes a new connection.
+            // `call` handles the error; then a new connection is made.
             if self.call(&live, redis::cmd("PING")).await.is_err() {
                 let _ = self.live().await;
             }
@@ -316,7 +265,7 @@ impl Link {
         }
     }
 
-    /// Lets go of the connection, until somebody asks for something again.
+    /// Closes the connection; the next request makes a new one.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         (state.live, state.old) = (None, None);
@@ -332,10 +281,10 @@ impl Link {
 }
 
 impl State {
-    /// The connection, if it leads to where the others do.
-    fn at(&mut self, server: &Server) -> Option<Arc<Live>> {
-        if let Some(left) = self.live.take_if(|live| !server.is_at(live.turn())) {
-            // It may be silent: whoever still waits for an answer need not.
+    /// The connection, if it leads to the current server.
+    fn at(&mut self, server: &Server) -> Option<Arc<Connection>> {
+        if let Some(left) = self.live.take_if(|live| !server.is_at(live.epoch())) {
+            // It may never answer: calls that wait for a reply end now.
             left.end();
             self.old = Some(left);
         }

@@ -1,22 +1,22 @@
-//! Locks on a quorum of independent servers (Redlock): a lock is held by whoever has the votes of a
-//! majority of them.
+//! Locks on a quorum of independent servers (Redlock): the holder is the claim with the votes of a majority.
 //!
-//! In: claims and leases from the engine. Out: what a majority of the nodes answered, as the contract
-//! says it. What that gives and what it cannot give: `docs/quorum.md`.
+//! In: claims and leases from the engine. Out: the answer of a majority of the nodes, in the terms of the
+//! contract. Guarantees and limits: `docs/engines/quorum.md`.
 //!
-//! In reading order: `place` (the URL), this file (the contract), `home` (the thread), `round` (votes and
-//! the fence) with `tally` (counting) and `wait`, `end`, `renew`, `look`; below them `node`, `crowd` and `scripts`. `doctor` looks at the nodes.
+//! In reading order: `url` (the URL), this file (the contract), `worker` (the thread), `round` (votes and the
+//! fence) with `tally` (counting), and `wait`, `release`, `renew`, `inspect`; below them `node`, `fanout` and
+//! `scripts`. `doctor` examines the nodes.
 
-mod place;
-mod home;
+mod url;
+mod worker;
 mod round;
 mod tally;
-mod wait;
-mod end;
+mod acquire;
+mod release;
 mod renew;
-mod look;
+mod inspect;
 mod node;
-mod crowd;
+mod fanout;
 mod scripts;
 mod doctor;
 
@@ -26,44 +26,42 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tenure_core::backend::{
-    Answers, Attempt, Backend, BoxFuture, Capabilities, Fate, Fault, FaultKind, Grant, LockInfo,
-    Notice, Notices, Query, Release, Term, Then,
+    AfterRelease, Answers, Attempt, Backend, Capabilities, ClaimEnd, Fault, FaultKind, Grant,
+    LockInfo, Notice, Notices, Notifier, Operator, Query, Release, Validity,
 };
 use tenure_core::doctor::Finding;
-use tenure_core::time::{self, Bounds, Clock, Time};
+use tenure_core::time::{self, Clock, Time, TimeoutWheel};
 use tenure_core::{Claim, Error, Key, Lease, Token};
 use tokio::runtime::Handle;
-use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
-use crate::backend::PING_EVERY;
 use crate::builder::{self, Builder};
-use crate::trouble::Cause;
-use crate::value::Author;
-use crowd::Crowd;
-use home::Home;
-use node::{Node, Roster};
-use place::Places;
-use round::Won;
+use crate::error::Cause;
+use crate::single::PING_EVERY;
+use crate::wire::value::ValueWriter;
+use acquire::Tried;
+use fanout::Fanout;
+use node::{NodeIds, QuorumNode};
+use round::RoundWon;
 use tally::{fault, majority, too_late};
-use wait::Tried;
+use url::QuorumUrl;
+use worker::Worker;
 
-pub use place::NODES_MAX;
+pub use url::NODES_MAX;
 
-/// How many notices a slow listener may be behind before it is told that it missed some.
-const NOTICES_KEPT: usize = 1024;
-/// How many losses are remembered of which too few nodes have told.
+/// How many losses are remembered that too few nodes have reported so far.
 const LOSSES_KEPT: usize = 1024;
 
-/// Locks on an odd number of independent Redis or Valkey servers, of which a minority may fail.
+/// Locks on an odd number of independent Redis or Valkey servers; a minority of them may fail.
 ///
-/// A lock is granted when more than half of the nodes have given their vote, and lasts as long as a
-/// majority of them keeps it. No node is a replica of another. Every grant carries a fence that rises
-/// whichever nodes voted. Nobody is served in turn: who waits is told when the lock is free, and asks.
+/// A lock is granted when more than half of the nodes have voted for it, and is held while a majority of them
+/// keeps it. No node is a replica of another. Every grant carries a fence that rises whichever nodes voted.
+/// Waiters are not served in order: a waiter is notified when the lock is free, and asks again.
 ///
-/// What it cannot promise: nodes whose clocks jump, or that forget what they acknowledged, may let a
-/// second holder in; its fence is higher. There are no shared owners and no permits.
+/// What it cannot promise: nodes whose clocks jump, or that lose writes they acknowledged, may let a second
+/// holder in; its fence is higher. There are no shared owners and no permits.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), tenure_core::Error> {
@@ -81,76 +79,76 @@ pub struct Quorum {
 
 #[derive(Debug)]
 struct Shared {
-    nodes: Vec<Arc<Node>>,
-    home: Arc<Home>,
-    author: Author,
-    /// What looks after waits, without a timer of the runtime's.
-    bounds: Bounds,
-    /// Counts rounds, so that no two of this process are the same to a node.
+    nodes: Vec<Arc<QuorumNode>>,
+    worker: Arc<Worker>,
+    writer: ValueWriter,
+    /// Time-outs of waits, without timers of the runtime.
+    bounds: TimeoutWheel,
+    /// Counts rounds, so that each round of this process has a different number.
     rounds: AtomicU64,
-    /// The last number that was named for a fence.
+    /// The last number that was proposed for a fence.
     named: AtomicU64,
-    notices: broadcast::Sender<Notice>,
-    /// Which nodes have told of a loss, a bit each.
+    notifier: Notifier,
+    /// The nodes that reported a loss, one bit each.
     losses: Mutex<HashMap<Token, u64>>,
 }
 
 impl Quorum {
-    /// Connects to the nodes at `url`, and checks that they can keep locks.
+    /// Connects to the nodes at `url`, and checks that they can store locks.
     ///
     /// # Errors
     ///
-    /// Those of [`Builder::quorum`].
+    /// The errors of [`Builder::quorum`].
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).quorum().await
     }
 
-    /// Starts from `url`, to say more than a URL can; [`Builder::quorum`] ends it.
+    /// Starts a builder from `url`, for settings that a URL cannot express; [`Builder::quorum`] finishes it.
     pub fn builder(url: &str) -> Builder {
         Builder::new(url)
     }
 }
 
 impl Builder {
-    /// Connects to the nodes of a `redis+quorum://` URL, and checks that they can keep locks. A minority
-    /// of them may be down.
+    /// Connects to the nodes of a `redis+quorum://` URL, and checks that they can store locks. A minority of
+    /// them may be down.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting,
     /// [`is_unavailable`](Error::is_unavailable) if no majority can be reached,
-    /// [`is_refused`](Error::is_refused) if a node wants other credentials or is a replica,
-    /// [`is_unsupported`](Error::is_unsupported) if one is too old, a cluster's, or the same server as
-    /// another.
+    /// [`is_refused`](Error::is_refused) if a node requires other credentials or is a replica,
+    /// [`is_unsupported`](Error::is_unsupported) if a node is too old, part of a cluster, or the same server
+    /// as another node.
     pub async fn quorum(self) -> Result<Quorum, Error> {
+        Clock::system().must_run()?;
         let quorum = self.quorum_later()?;
         let shared = quorum.shared.clone();
-        quorum.shared.home.ask(async move { shared.check().await }).await?;
+        quorum.shared.worker.run_cancellable(async move { shared.check().await }).await?;
         Ok(quorum)
     }
 
-    /// The same without connecting: that happens when it is first asked for something.
+    /// Like [`Builder::quorum`], but connects on the first request.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a URL or setting that makes no sense,
-    /// [`is_unavailable`](Error::is_unavailable) if there is no thread to be had.
+    /// [`is_invalid`](Error::is_invalid) for an invalid URL or setting,
+    /// [`is_unavailable`](Error::is_unavailable) if no thread can be started.
     pub fn quorum_later(self) -> Result<Quorum, Error> {
-        let places = Places::parse(self.url())?;
-        self.refuse_replicas(&places)?;
-        let quarantine = self.quarantine_of_nodes().filter(|_| !places.trusts_restarted);
-        let (author, roster) = (builder::author()?, Arc::new(Roster::new(places.nodes.len())));
-        let home = Home::start().map_err(without_thread)?;
-        let node = |(number, place)| {
-            let client = self.client_at(place, &author)?;
-            Ok(Arc::new(Node::new(client, number, &roster, quarantine, &home)))
+        let url = QuorumUrl::parse(self.url())?;
+        self.refuse_replicas(&url)?;
+        let quarantine = self.quarantine_of_nodes().filter(|_| !url.trusts_restarted);
+        let (writer, roster) = (builder::writer()?, Arc::new(NodeIds::new(url.nodes.len())));
+        let worker = Worker::start().map_err(without_thread)?;
+        let node = |(number, endpoint)| {
+            let client = self.client_at(endpoint, &writer)?;
+            Ok(Arc::new(QuorumNode::new(client, number, &roster, quarantine, &worker)))
         };
-        let nodes: Result<_, Error> = places.nodes.iter().enumerate().map(node).collect();
+        let nodes: Result<_, Error> = url.nodes.iter().enumerate().map(node).collect();
         let (rounds, named, losses) = Default::default();
-        let notices = broadcast::Sender::new(NOTICES_KEPT);
-        let bounds = Bounds::new(Clock::system());
+        let (notifier, bounds) = (Notifier::default(), TimeoutWheel::new(Clock::system()));
         let nodes = nodes?;
-        let shared = Shared { nodes, home, author, bounds, rounds, named, notices, losses };
+        let shared = Shared { nodes, worker, writer, bounds, rounds, named, notifier, losses };
         Ok(Quorum { shared: Arc::new(shared) })
     }
 }
@@ -160,10 +158,11 @@ fn without_thread(error: io::Error) -> Fault {
 }
 
 impl Builder {
-    /// A replica that takes over a node may have missed its votes: it must not, so nobody waits for one.
-    fn refuse_replicas(&self, places: &Places) -> Result<(), Error> {
-        for place in &places.nodes {
-            if self.wanted_replicas(place)?.is_some() {
+    /// A replica that takes over a node may have missed its votes. A node must not be taken over, so
+    /// `replicas` is rejected.
+    fn refuse_replicas(&self, url: &QuorumUrl) -> Result<(), Error> {
+        for endpoint in &url.nodes {
+            if self.wanted_replicas(endpoint)?.is_some() {
                 return Err(Error::invalid("a quorum has no use for `replicas`: its nodes vote"));
             }
         }
@@ -172,17 +171,17 @@ impl Builder {
 }
 
 impl Shared {
-    /// The clock is the system's: the same for all nodes.
+    /// The system's clock, the same for all nodes.
     fn clock(&self) -> &Clock {
-        &self.first().server().clock
+        self.first().server().clock()
     }
 
     /// A wait until `until`.
-    fn at_most(&self, until: Time) -> (&Bounds, Duration) {
+    fn at_most(&self, until: Time) -> (&TimeoutWheel, Duration) {
         (&self.bounds, until.since(self.clock().now()))
     }
 
-    fn first(&self) -> &Node {
+    fn first(&self) -> &QuorumNode {
         &self.nodes[0]
     }
 
@@ -190,60 +189,49 @@ impl Shared {
         self.first().response_timeout()
     }
 
-    /// How long nodes that cannot be reached are waited for, at the least.
-    fn patience_while_down(&self) -> Duration {
-        self.first().server().server.patience()
-    }
-
     fn refuse_forked(&self) -> Result<(), Fault> {
         self.first().server().refuse_forked()
     }
 
-    /// Whether a majority can be used, and none is what no node may be.
+    /// Checks that a majority can be used, and that no node has a permanent fault.
     async fn check(&self) -> Result<(), Fault> {
-        let mut crowd = Crowd::new();
+        let mut fanout = Fanout::new();
         for (number, node) in self.nodes.iter().enumerate() {
             let node = node.clone();
-            crowd.ask(number, async move { node.check().await });
+            fanout.ask(number, async move { node.check().await });
         }
-        let (mut good, mut troubles) = (0, Vec::new());
-        while let Some((_, answer)) = crowd.next(self.at_most(Time::NEVER)).await {
+        let (mut good, mut errors) = (0, Vec::new());
+        while let Some((_, answer)) = fanout.next(self.at_most(Time::NEVER)).await {
             match answer {
                 Ok(()) => good += 1,
-                // A replica is no node of its own, whatever becomes of it.
-                Err(trouble) if trouble.is_final() || trouble.cause() == Cause::Demoted => {
-                    return Err(trouble.into());
+                // A replica is not an independent node, even if it is promoted later.
+                Err(error) if error.is_permanent() || error.cause() == Cause::Demoted => {
+                    return Err(error.into());
                 }
-                Err(trouble) => troubles.push(trouble),
+                Err(error) => errors.push(error),
             }
         }
         match good >= majority(self.nodes.len()) {
             true => Ok(()),
-            false => Err(fault(self.nodes.len(), troubles.iter()).0),
+            false => Err(fault(self.nodes.len(), errors.iter()).0),
         }
     }
 
-    /// Tells every locker.
-    fn tell(&self, notice: Notice) {
-        // Nobody may be listening yet, or any more.
-        let _ = self.notices.send(notice);
-    }
-
-    /// Passes on what a node says unasked. The loss of a vote is the loss of the lock only where so
-    /// many are lost that the rest are no majority.
-    fn heed(&self, number: usize, notice: Notice) {
+    /// Forwards a notice of a node. The loss of a vote is a loss of the lock only when the votes that are
+    /// left are no majority.
+    fn forward(&self, number: usize, notice: Notice) {
         if let Notice::Lost { token, .. } = &notice
             && !self.is_lost_by(*token, number)
         {
             return;
         }
-        self.tell(notice);
+        self.notifier.send(notice);
     }
 
     fn is_lost_by(&self, token: Token, number: usize) -> bool {
         let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         if losses.len() >= LOSSES_KEPT {
-            // Renewals find out what is forgotten here.
+            // Renewals detect the losses that are forgotten here.
             losses.clear();
         }
         let nodes = losses.entry(token).or_default();
@@ -255,65 +243,68 @@ impl Shared {
         lost
     }
 
-    /// Keeps the connection for renewals of one node up.
-    async fn tend_renewals(self: Arc<Self>, number: usize) {
+    /// Keeps the renewal connection of one node alive.
+    async fn ping_renewals(self: Arc<Self>, number: usize) {
         let node = &self.nodes[number];
-        node.server().renewals.settle_on(Handle::current());
+        node.server().renewals().pin_to_runtime(Handle::current());
         loop {
             self.clock().sleep(PING_EVERY).await;
-            node.server().renewals.ping().await;
+            node.server().renewals().ping().await;
         }
     }
 
-    async fn pass_notices_on(self: Arc<Self>, number: usize) {
-        let mut notices = self.nodes[number].server().server.notices();
+    async fn forward_notices(self: Arc<Self>, number: usize) {
+        let mut notices = self.nodes[number].server().server().notices();
         while let Some(notice) = notices.next().await {
-            self.heed(number, notice);
+            self.forward(number, notice);
         }
     }
 }
 
 impl Quorum {
-    /// Does at home what is of use only to whoever waits for it.
-    async fn ask<T: Send + 'static>(
+    /// Runs work on the worker thread, and aborts it if this call is dropped.
+    async fn run_cancellable<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Fault>> + Send + 'static,
     ) -> Result<T, Fault> {
-        // A forked child does not have the thread.
+        // A forked child process does not have the thread.
         self.shared.refuse_forked()?;
-        self.shared.home.ask(work).await
+        self.shared.worker.run_cancellable(work).await
     }
 
-    /// What was won, unless whoever asked stood still for so long that it is worth nothing any more.
-    async fn take(&self, Won { grant, ballot }: Won) -> Result<Option<Grant>, Fault> {
+    /// The grant of a round, unless the caller was blocked for so long that the lease has expired.
+    async fn take(&self, RoundWon { grant, ballot }: RoundWon) -> Result<Option<Grant>, Fault> {
         let now = self.shared.clock().now();
-        match grant.term {
-            Term::Lease { from, ttl } if now >= time::valid_until(from, ttl) => {}
+        match grant.validity {
+            Validity::Lease { from, ttl } if now >= time::valid_until(from, ttl) => {}
             _ => return Ok(Some(grant)),
         }
         let shared = self.shared.clone();
-        self.see_to(async move {
+        self.run_to_completion(async move {
             shared.give_back_round(&ballot).await;
             Ok(None)
         })
         .await
     }
 
-    /// Does there what is to be done whether or not anybody waits for it.
-    async fn see_to<T: Send + 'static>(
+    /// Runs work on the worker thread to its end, even if this call is dropped.
+    async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Fault>> + Send + 'static,
     ) -> Result<T, Fault> {
         self.shared.refuse_forked()?;
-        self.shared.home.see_to(work).await
+        self.shared.worker.run_to_completion(work).await
     }
 }
 
+#[async_trait]
 impl Backend for Quorum {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::full("redis+quorum");
-        (can.fifo, can.unseen_waiters) = (false, true);
-        (can.permits, can.shared_owners) = (false, false);
+        (can.fifo, can.polling_waiters) = (false, true);
+        (can.readers, can.permits, can.shared_owners) = (false, false, false);
+        can.reachable_within = self.shared.first().server().server().reachable_within();
+        can.call_time = self.shared.first().server().server().target().call_time();
         can
     }
 
@@ -321,112 +312,95 @@ impl Backend for Quorum {
         self.shared.clock().clone()
     }
 
-    fn try_acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Attempt, Fault>> {
+    async fn try_acquire(&self, claim: &Arc<Claim>) -> Result<Attempt, Fault> {
         let (shared, claim) = (self.shared.clone(), claim.clone());
-        Box::pin(async move {
-            match self.ask(async move { shared.ask_once(&claim).await }).await? {
-                Tried::Held(holder) => Ok(Attempt::Held(holder)),
-                Tried::Won(won) => match self.take(won).await? {
-                    Some(grant) => Ok(Attempt::Granted(grant)),
-                    None => Err(too_late()),
-                },
+        match self.run_cancellable(async move { shared.ask_once(&claim).await }).await? {
+            Tried::Held(holder) => Ok(Attempt::Held(holder)),
+            Tried::Won(won) => match self.take(won).await? {
+                Some(grant) => Ok(Attempt::Granted(grant)),
+                None => Err(too_late()),
+            },
+        }
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
+        loop {
+            let (shared, claim) = (self.shared.clone(), claim.clone());
+            let won = self.run_cancellable(async move { shared.wait(&claim).await }).await?;
+            if let Some(grant) = self.take(won).await? {
+                return Ok(grant);
             }
-        })
+        }
     }
 
-    fn acquire<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Grant, Fault>> {
-        Box::pin(async move {
-            loop {
-                let (shared, claim) = (self.shared.clone(), claim.clone());
-                let won = self.ask(async move { shared.wait(&claim).await }).await?;
-                if let Some(grant) = self.take(won).await? {
-                    return Ok(grant);
-                }
-            }
-        })
+    async fn renew(&self, leases: &[Arc<Lease>], answers: &Answers<'_>) {
+        self.shared.renew(leases, answers).await
     }
 
-    fn renew<'a>(
-        &'a self,
-        leases: &'a [Arc<Lease>],
-        answers: &'a Answers<'a>,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(self.shared.renew(leases, answers))
-    }
-
-    fn release<'a>(
-        &'a self,
-        lease: &'a Arc<Lease>,
-        then: Then,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
+    async fn release(&self, lease: &Arc<Lease>, then: AfterRelease) -> Result<Release, Fault> {
         let (shared, lease) = (self.shared.clone(), lease.clone());
-        Box::pin(self.see_to(async move { shared.release(&lease, then).await }))
+        self.run_to_completion(async move { shared.release(&lease, then).await }).await
     }
 
-    fn abandon<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<(), Fault>> {
+    async fn abandon(&self, claim: &Arc<Claim>) -> Result<(), Fault> {
         let (shared, claim) = (self.shared.clone(), claim.clone());
-        Box::pin(self.see_to(async move { shared.abandon(&claim).await }))
+        self.run_to_completion(async move { shared.abandon(&claim).await }).await
     }
 
-    fn adopt<'a>(&'a self, claim: &'a Arc<Claim>) -> BoxFuture<'a, Result<Option<Term>, Fault>> {
+    async fn adopt(&self, claim: &Arc<Claim>) -> Result<Option<Validity>, Fault> {
         let (shared, claim) = (self.shared.clone(), claim.clone());
-        Box::pin(self.ask(async move { shared.adopt(&claim).await }))
+        self.run_cancellable(async move { shared.adopt(&claim).await }).await
     }
 
-    fn let_go<'a>(&'a self, lease: &'a Arc<Lease>) -> BoxFuture<'a, Result<(), Fault>> {
+    async fn relinquish(&self, lease: &Arc<Lease>) -> Result<(), Fault> {
         let (shared, lease) = (self.shared.clone(), lease.clone());
-        Box::pin(self.ask(async move { shared.let_go(&lease).await }))
+        self.run_cancellable(async move { shared.relinquish(&lease).await }).await
     }
 
-    fn heed(&self, lease: &Arc<Lease>) {
-        self.shared.nodes.iter().for_each(|node| node.redis().heed(lease));
+    fn watch_contention(&self, lease: &Arc<Lease>) {
+        self.shared.nodes.iter().for_each(|node| node.redis().watch_contention(lease));
     }
 
-    fn tend(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            let mut tasks = JoinSet::new();
-            for number in 0..self.shared.nodes.len() {
-                tasks.spawn(self.shared.clone().tend_renewals(number));
-                tasks.spawn(self.shared.clone().pass_notices_on(number));
-            }
-            while tasks.join_next().await.is_some() {}
-        })
+    async fn run(&self) {
+        let mut tasks = JoinSet::new();
+        for number in 0..self.shared.nodes.len() {
+            tasks.spawn(self.shared.clone().ping_renewals(number));
+            tasks.spawn(self.shared.clone().forward_notices(number));
+        }
+        while tasks.join_next().await.is_some() {}
     }
 
-    fn notices(&self) -> Notices {
-        Notices::of(&self.shared.notices)
+    fn subscribe(&self, _: Duration) -> Notices {
+        self.shared.notifier.notices()
     }
 
-    fn inspect<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
-        Box::pin(self.shared.inspect(query))
+    async fn close(&self) {
+        for node in &self.shared.nodes {
+            node.redis().close().await;
+        }
     }
 
-    fn fates<'a>(
-        &'a self,
-        ended: &'a [(Key, Token)],
-    ) -> BoxFuture<'a, Result<Vec<Option<Fate>>, Fault>> {
-        Box::pin(self.shared.fates(ended))
+    fn operator(&self) -> Option<&dyn Operator> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Operator for Quorum {
+    async fn inspect(&self, query: &Query) -> Result<Vec<LockInfo>, Fault> {
+        self.shared.inspect(query).await
     }
 
-    fn force_release<'a>(
-        &'a self,
-        key: &'a Key,
-        seen: Token,
-        by: &'a str,
-    ) -> BoxFuture<'a, Result<Release, Fault>> {
+    async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
+        self.shared.end_reasons(ended).await
+    }
+
+    async fn force_release(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {
         let (shared, key, by) = (self.shared.clone(), key.clone(), by.to_owned());
-        Box::pin(self.see_to(async move { shared.force(&key, seen, &by).await }))
+        self.run_to_completion(async move { shared.force(&key, seen, &by).await }).await
     }
 
-    fn examine(&self, ttl: Duration) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(self.look_for_flaws(ttl))
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {
-            for node in &self.shared.nodes {
-                node.redis().close().await;
-            }
-        })
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.findings(ttl).await
     }
 }

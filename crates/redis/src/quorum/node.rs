@@ -1,6 +1,6 @@
-//! One node of a quorum: a server as a single one would be, and whether its vote counts.
+//! One node of a quorum: a single server, and the check whether its vote counts.
 //!
-//! In: requests about a claim. Out: the node's answer, or why there is none that counts.
+//! In: requests about a claim. Out: the node's answer, or why it has none that counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,76 +8,75 @@ use std::time::Duration;
 
 use tenure_core::{Claim, Key, Token};
 
-use super::home::Home;
-use super::scripts::{self, Given, Raised};
+use super::scripts::{self, RaiseReply, Unvote};
 use super::tally::Vote;
-use crate::backend::{Redis, Shared};
+use super::worker::Worker;
 use crate::client::Client;
-use crate::keys::NO_SLOT;
-use crate::link::{Link, Live};
-use crate::scripts::{Answer, Asked, Freed, Given as Plainly, How, Renewed, Run, Taken};
-use crate::trouble::{Cause, Trouble};
-use crate::value::Said;
-use crate::wait::{HEARTBEAT, HEARTBEATS_GOOD};
+use crate::error::{Cause, EngineError};
+use crate::link::{Connection, Link};
+use crate::scripts::{
+    AcquireReply, FastReleaseReply, IfUnknown, ReleaseReply, RenewReply, ScriptCall, WaitMode,
+};
+use crate::single::{Locks, Redis};
+use crate::wire::keys::NO_SLOT;
+use crate::wire::timing::{HEARTBEAT, HEARTBEATS_GOOD};
+use crate::wire::value::LockValue;
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct QuorumNode {
     redis: Redis,
     number: usize,
-    roster: Arc<Roster>,
-    /// How long it must have run before its vote counts.
+    roster: Arc<NodeIds>,
+    /// How long the server must have run before its vote counts.
     quarantine: Option<Duration>,
-    /// In which turn the server has run the short and the full form of a vote.
-    knows_take: AtomicU64,
+    /// The epoch in which the server last ran the script of a vote.
     knows_vote: AtomicU64,
-    /// Lasts as long as anybody has something to ask the node.
-    _home: Arc<Home>,
+    /// Keeps the worker thread alive while the node is used.
+    _worker: Arc<Worker>,
 }
 
-/// Which server each node was last found to be, to tell when two are one.
+/// The server that each node was last connected to, to detect two nodes on one server.
 #[derive(Debug)]
-pub(super) struct Roster(Mutex<Vec<Entry>>);
+pub(super) struct NodeIds(Mutex<Vec<Entry>>);
 
 #[derive(Clone, Debug, Default)]
 struct Entry {
-    /// Turns are counted from one.
-    turn: u64,
+    /// The server's epoch; epochs start at one.
+    epoch: u64,
     run_id: String,
 }
 
-impl Roster {
+impl NodeIds {
     pub(super) fn new(nodes: usize) -> Self {
-        Roster(Mutex::new(vec![Entry::default(); nodes]))
+        NodeIds(Mutex::new(vec![Entry::default(); nodes]))
     }
 
-    /// Takes note of where a node's connection leads; the number of a node that leads there too.
-    fn meet(&self, number: usize, live: &Live) -> Option<usize> {
+    /// Records the server of a node's connection. Returns the number of another node on the same server.
+    fn meet(&self, number: usize, live: &Connection) -> Option<usize> {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.get(number)?.turn == live.turn() {
+        if entries.get(number)?.epoch == live.epoch() {
             return None;
         }
-        // A server that does not say which it is cannot be told from any other.
+        // A server without a run id cannot be compared with others.
         let same = |entry: &Entry| entry.run_id == live.run_id() && !entry.run_id.is_empty();
         let twin = entries.iter().enumerate().position(|(at, entry)| at != number && same(entry));
         if twin.is_none() {
-            entries[number] = Entry { turn: live.turn(), run_id: live.run_id().into() };
+            entries[number] = Entry { epoch: live.epoch(), run_id: live.run_id().into() };
         }
         twin
     }
 }
 
-/// What a round asks every node for.
+/// The request of a round to every node.
 pub(super) struct Ballot {
     pub(super) claim: Arc<Claim>,
-    /// What the lock is to hold.
+    /// The value of the lock, without its flag and up to its number.
     pub(super) body: String,
-    /// The number that would suit; `None` without a fence.
+    /// The number that we propose; `None` without a fence.
     pub(super) want: Option<u64>,
-    /// Whether the claim waits where it is denied.
+    /// Whether the claim is queued where it is denied.
     pub(super) waits: bool,
-    /// The short form, where nobody else is known to want the lock.
-    pub(super) take: Option<Run>,
-    /// Which nodes may have been asked, a bit each.
+    /// The nodes that may have received the request, one bit each.
     pub(super) sent: AtomicU64,
     /// The round is decided.
     pub(super) over: AtomicBool,
@@ -85,16 +84,17 @@ pub(super) struct Ballot {
 
 impl Ballot {
     fn note_sent(&self, node: usize) {
+        self.claim.set_sent();
         self.sent.fetch_or(1 << node, Ordering::Release);
     }
 
-    /// Whether this node may have been asked.
+    /// Whether this node may have received the request.
     pub(super) fn was_sent(&self, node: usize) -> bool {
         self.sent.load(Ordering::Acquire) & (1 << node) != 0
     }
 
-    /// Whoever has not answered yet is asked for nothing more: that could come after the release, and
-    /// make a vote that is nobody's.
+    /// Ends the round: nodes that have not answered are sent nothing more. Such a request could arrive after
+    /// the release, and leave a vote that nothing takes back.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
     }
@@ -104,65 +104,64 @@ impl Ballot {
     }
 }
 
-impl Node {
+impl QuorumNode {
     pub(super) fn new(
         client: Client,
         number: usize,
-        roster: &Arc<Roster>,
+        roster: &Arc<NodeIds>,
         quarantine: Option<Duration>,
-        home: &Arc<Home>,
+        worker: &Arc<Worker>,
     ) -> Self {
-        let redis = Redis::alone_on(client);
-        redis.shared.commands.settle_on(home.handle());
-        let (knows_take, knows_vote) = Default::default();
-        let (roster, _home) = (roster.clone(), home.clone());
-        Node { redis, number, roster, quarantine, knows_take, knows_vote, _home }
+        let redis = Redis::owning(client);
+        redis.locks.commands().pin_to_runtime(worker.handle());
+        let (roster, _worker) = (roster.clone(), worker.clone());
+        QuorumNode { redis, number, roster, quarantine, knows_vote: AtomicU64::new(0), _worker }
     }
 
-    /// The server as a single one would be used.
-    pub(super) fn server(&self) -> &Shared {
-        &self.redis.shared
+    /// The node as a single server.
+    pub(super) fn server(&self) -> &Locks {
+        &self.redis.locks
     }
 
     pub(super) fn redis(&self) -> &Redis {
         &self.redis
     }
 
-    /// How long it must have run before its vote counts.
+    /// How long the server must have run before its vote counts.
     pub(super) fn quarantine(&self) -> Option<Duration> {
         self.quarantine
     }
 
     fn link(&self, key: &Key) -> &Link {
-        self.server().commands.of(key)
+        self.server().commands().of(key)
     }
 
-    fn trouble(&self, cause: Cause, what: impl std::fmt::Display) -> Trouble {
-        self.server().server.trouble(cause, what)
+    fn error(&self, cause: Cause, what: impl std::fmt::Display) -> EngineError {
+        self.server().server().error(cause, what)
     }
 
-    /// Whether this node can be used at all.
-    pub(super) async fn check(&self) -> Result<(), Trouble> {
-        let live = self.server().commands.any().live().await?;
+    /// Checks that this node can be used.
+    pub(super) async fn check(&self) -> Result<(), EngineError> {
+        let live = self.server().commands().any().live().await?;
         self.admit(&live)
     }
 
-    /// Refuses a server that votes under another name already.
-    fn admit(&self, live: &Live) -> Result<(), Trouble> {
+    /// Rejects a server that already votes as another node.
+    fn admit(&self, live: &Connection) -> Result<(), EngineError> {
         match self.roster.meet(self.number, live) {
             None => Ok(()),
             Some(_) => {
                 let what = "it is the same server as another node of the quorum";
-                Err(self.trouble(Cause::Unsupported, what))
+                Err(self.error(Cause::Unsupported, what))
             }
         }
     }
 
-    /// Refuses the vote of a server that may have forgotten a lock since it started. What was held then
-    /// has ended after the longest ttl that anybody uses, our own or what we were told.
-    fn refuse_young(&self, live: &Live, ttl: Duration) -> Result<(), Trouble> {
+    /// Rejects the vote of a server that may have forgotten a lock when it restarted. A lock that was held
+    /// then has expired after the longest ttl in use: that of this claim, or the configured quarantine.
+    fn check_quarantine(&self, live: &Connection, ttl: Duration) -> Result<(), EngineError> {
         let Some(quarantine) = self.quarantine else { return Ok(()) };
-        let up = self.server().clock.now().since(live.up_since());
+        let up = self.server().clock().now().since(live.up_since());
         let needed = quarantine.max(ttl);
         if up >= needed {
             return Ok(());
@@ -172,186 +171,184 @@ impl Node {
              `trust_restarted` waives that",
             up.as_secs()
         );
-        Err(self.trouble(Cause::NotNow, what))
+        Err(self.error(Cause::Busy, what))
     }
 
-    /// Asks for this node's vote: by the short form where that may do, else by the full one.
-    pub(super) async fn vote(self: Arc<Self>, ballot: Arc<Ballot>) -> Result<Vote, Trouble> {
-        let claim = &ballot.claim;
+    /// Asks for this node's vote.
+    pub(super) async fn vote(self: Arc<Self>, ballot: Arc<Ballot>) -> Result<Vote, EngineError> {
+        let Ballot { claim, body, want, waits, .. } = &*ballot;
         let live = self.link(claim.key()).live().await?;
         self.admit(&live)?;
-        self.refuse_young(&live, claim.ttl())?;
+        self.check_quarantine(&live, claim.ttl())?;
         ballot.note_sent(self.number);
-        if let Some(take) = self.short_form(&ballot) {
-            match self.ask(&ballot, take, &live, &self.knows_take).await? {
-                Taken::Yes(number) => return Ok(Vote::Yes { number, contended: false }),
-                Taken::More => self.disturb(claim.key()),
-            }
+        if *waits {
+            // Registered before the request: a notification may arrive before its reply.
+            self.register(claim);
         }
-        // Boxed, as is all that is rare here: what is made for every lock is to be small.
-        Box::pin(self.vote_in_full(&ballot, &live)).await
+        let run = scripts::vote(self.server().keys(), claim, body, *want, self.wait_mode(&ballot));
+        match self.ask(&ballot, &run, &live).await? {
+            AcquireReply::Granted { fence, contended, .. } => {
+                if contended {
+                    self.mark_contended(claim.key());
+                }
+                Ok(Vote::Yes { number: fence, contended })
+            }
+            AcquireReply::Held { value, left } | AcquireReply::Queued { value, left, .. } => {
+                self.mark_contended(claim.key());
+                Ok(Vote::Held { value: LockValue::parse(&value), left })
+            }
+            refused => Err(self.server().acquirer.refused(claim, &refused)),
+        }
     }
 
-    /// Runs what asks for a vote, as long as the round lasts. `knows` is the turn in which the server has
-    /// run it before. In another it is sent the text at once: one that is slow to say that it needs it
-    /// would have no vote to give any more.
-    async fn ask<A: Answer>(
+    /// Runs the script that asks for a vote, while the round is open. If the server has not run it in this
+    /// epoch, its text is sent at once instead of its hash: a node that is slow to report a missing script
+    /// would miss the round.
+    async fn ask(
         &self,
         ballot: &Ballot,
-        run: &Run,
-        live: &Arc<Live>,
-        knows: &AtomicU64,
-    ) -> Result<A, Trouble> {
-        let link = self.link(ballot.claim.key());
-        let answer = match knows.load(Ordering::Relaxed) == live.turn() {
-            true => run.on_live_while(link, live, || !ballot.is_over()).await,
-            false => Box::pin(run.on_new(link, live)).await,
+        run: &ScriptCall,
+        live: &Arc<Connection>,
+    ) -> Result<AcquireReply, EngineError> {
+        let (link, knows) = (self.link(ballot.claim.key()), &self.knows_vote);
+        let answer = match knows.load(Ordering::Relaxed) == live.epoch() {
+            true => run.on_live(link, live, IfUnknown::RepeatWhile(&|| !ballot.is_over())).await,
+            false => run.on_live(link, live, IfUnknown::SendText).await,
         };
         match &answer {
-            Ok(_) => knows.store(live.turn(), Ordering::Relaxed),
-            Err(trouble) if trouble.cause() == Cause::NoScript => knows.store(0, Ordering::Relaxed),
+            Ok(_) => knows.store(live.epoch(), Ordering::Relaxed),
+            Err(error) if error.cause() == Cause::NoScript => knows.store(0, Ordering::Relaxed),
             Err(_) => {}
         }
         answer
     }
 
-    /// One that may stand in this node's queue has to leave it, which only the full form does.
-    fn short_form<'a>(&self, ballot: &'a Ballot) -> Option<&'a Run> {
-        let knows = self.server().inbox.desk().knows(ballot.claim.token());
-        ballot.take.as_ref().filter(|_| !knows)
+    /// Notes that others want the lock.
+    fn mark_contended(&self, key: &Key) {
+        self.server()
+            .inbox()
+            .waiters()
+            .contention()
+            .mark_contended(key, self.server().clock().now());
     }
 
-    /// Others want it.
-    fn disturb(&self, key: &Key) {
-        self.server().calm().disturb(key, self.server().clock.now());
-    }
-
-    async fn vote_in_full(&self, ballot: &Ballot, live: &Arc<Live>) -> Result<Vote, Trouble> {
-        let Ballot { claim, body, want, waits, .. } = ballot;
-        if ballot.is_over() {
-            return Err(self.trouble(Cause::NotNow, "the others had decided before it answered"));
-        }
-        if *waits {
-            // Before asking: it may tell before its answer is read.
-            self.expect(claim);
-        }
-        let run = scripts::vote(&self.server().keys, claim, body, *want, self.how(ballot));
-        match self.ask(ballot, &run, live, &self.knows_vote).await? {
-            Asked::Granted { fence, contended } => Ok(Vote::Yes { number: fence, contended }),
-            Asked::Held { value, left } | Asked::Queued { value, left, .. } => {
-                Ok(Vote::Held { said: Said::parse(&value), left })
-            }
-            refused => Err(self.server().refused(claim, &refused)),
-        }
-    }
-
-    fn how(&self, ballot: &Ballot) -> How {
+    fn wait_mode(&self, ballot: &Ballot) -> WaitMode {
         let every = HEARTBEAT.max(ballot.claim.retry_interval());
-        match (ballot.waits, self.server().inbox.hears(NO_SLOT)) {
-            (false, _) => How::Not,
-            (true, true) => How::Told(HEARTBEAT * 2 + self.response_timeout()),
-            (true, false) => How::Asks(every * HEARTBEATS_GOOD),
+        match (ballot.waits, self.server().inbox().is_subscribed(NO_SLOT)) {
+            (false, _) => WaitMode::No,
+            (true, true) => WaitMode::Pubsub(HEARTBEAT * 2 + self.response_timeout()),
+            (true, false) => WaitMode::Poll(every * HEARTBEATS_GOOD),
         }
     }
 
     pub(super) async fn raise(self: Arc<Self>, ballot: Arc<Ballot>, fence: u64) -> Written {
-        let run = scripts::raise(&self.server().keys, &ballot.claim, &ballot.body, fence);
+        let run = scripts::raise(self.server().keys(), &ballot.claim, &ballot.body, fence);
         run.on(self.link(ballot.claim.key())).await
     }
 
-    /// Takes the vote back, by the short form `give` first, if there is one.
+    /// Takes the vote back, with the fast script `give` first, if there is one.
     pub(super) async fn free(
         self: Arc<Self>,
         key: Key,
         token: Token,
-        given: Given,
+        given: Unvote,
         was_ours: bool,
-        give: Option<Arc<Run>>,
-    ) -> Result<Freed, Trouble> {
-        if matches!(given, Given::Claim(_)) {
-            self.server().inbox.desk().forget(token);
+        give: Option<Arc<ScriptCall>>,
+    ) -> Result<ReleaseReply, EngineError> {
+        if matches!(given, Unvote::Claim(_)) {
+            self.forget(token);
         }
-        let (turn, mut cut) = (self.server().server.turn(), false);
+        let (epoch, mut cut) = (self.server().server().epoch(), false);
         if let Some(give) = &give {
             match give.on(self.link(&key)).await {
-                Ok(Plainly::Yes) => return Ok(Freed::Yes),
-                Ok(Plainly::More) => {}
-                Err(trouble) if trouble.cause() == Cause::Cut => cut = true,
-                Err(trouble) => return Err(trouble),
+                Ok(FastReleaseReply::Yes) => return Ok(ReleaseReply::Yes),
+                Ok(FastReleaseReply::UseFull) => {}
+                Err(error) if error.cause() == Cause::Disconnected => cut = true,
+                Err(error) => return Err(error),
             }
         }
-        let run = scripts::free(&self.server().keys, &key, token, &given);
-        let was_ours = was_ours.then_some(turn);
+        let run = scripts::unvote(self.server().keys(), &key, token, &given);
+        let was_ours = was_ours.then_some(epoch);
         let freed = Box::pin(self.free_in_full(&key, &run, was_ours, cut)).await?;
-        // Ours, and not plainly so: others wait. One that never had our vote says nothing of others.
-        if give.is_some() && !cut && freed == Freed::Yes {
-            self.disturb(&key);
+        // The vote was ours, but the fast script declined: others wait. A node without our vote shows nothing
+        // about others.
+        if give.is_some() && !cut && freed == ReleaseReply::Yes {
+            self.mark_contended(&key);
         }
         Ok(freed)
     }
 
-    /// One whose reply was lost with its connection is asked for again; what the same server then does
-    /// not know was given back by the first request, if it was ours in `was_ours`. `cut` says that
-    /// one was lost.
+    /// Runs the full script, and repeats it if its reply was lost with the connection; `cut` says that the
+    /// reply to the fast script was lost already. If the repeat replies `NotHeld` and the server is still in
+    /// the epoch `was_ours`, in which the vote was ours, then the first request freed it.
     async fn free_in_full(
         &self,
         key: &Key,
-        run: &Run,
+        run: &ScriptCall,
         was_ours: Option<u64>,
         cut: bool,
-    ) -> Result<Freed, Trouble> {
+    ) -> Result<ReleaseReply, EngineError> {
         if !cut {
             match run.on(self.link(key)).await {
-                Err(trouble) if trouble.cause() == Cause::Cut => {}
+                Err(error) if error.cause() == Cause::Disconnected => {}
                 answer => return answer,
             }
         }
         let again = run.on(self.link(key)).await?;
-        let same = was_ours.is_some_and(|turn| self.server().server.is_at(turn));
-        let did_it = again == Freed::NotHeld && same;
-        Ok(if did_it { Freed::Yes } else { again })
+        let same = was_ours.is_some_and(|epoch| self.server().server().is_at(epoch));
+        let did_it = again == ReleaseReply::NotHeld && same;
+        Ok(if did_it { ReleaseReply::Yes } else { again })
     }
 
-    /// The same for a claim that nobody wants any more, with what may still be under way.
-    pub(super) async fn abandon(self: Arc<Self>, claim: Arc<Claim>) -> Result<(), Trouble> {
+    /// Takes back all that an abandoned claim has on this node. Fails if an earlier connection may still
+    /// carry out a request.
+    pub(super) async fn abandon(self: Arc<Self>, claim: Arc<Claim>) -> Result<(), EngineError> {
         let (key, token) = (claim.key().clone(), claim.token());
-        self.clone().free(key, token, Given::Claim(None), false, None).await?;
-        match self.link(claim.key()).may_have_strays(claim.ttl()) {
+        self.clone().free(key, token, Unvote::Claim(None), false, None).await?;
+        match self.link(claim.key()).may_have_zombies(claim.ttl()) {
             false => Ok(()),
             true => {
                 let what = "an earlier connection could not be closed and may still act";
-                Err(self.trouble(Cause::Cut, what))
+                Err(self.error(Cause::Disconnected, what))
             }
         }
     }
 
-    pub(super) async fn renew(self: Arc<Self>, claim: Arc<Claim>) -> Result<Renewed, Trouble> {
-        let run = Run::renew(&self.server().keys, &claim, claim.ttl());
+    pub(super) async fn renew(
+        self: Arc<Self>,
+        claim: Arc<Claim>,
+    ) -> Result<RenewReply, EngineError> {
+        let run = ScriptCall::renew(self.server().keys(), None, &claim, claim.ttl());
         run.on(self.link(claim.key())).await
     }
 
-    /// Has an answer to all that was asked before about `key`.
-    pub(super) async fn settle(self: Arc<Self>, key: Key) -> Result<(), Trouble> {
+    /// Waits until all earlier requests about `key` have been answered.
+    pub(super) async fn flush(self: Arc<Self>, key: Key) -> Result<(), EngineError> {
         let link = self.link(&key);
         let live = link.live().await?;
         link.call(&live, redis::cmd("PING")).await.map(drop)
     }
 
-    /// Keeps what this node tells of the claim from now on.
-    fn expect(&self, claim: &Arc<Claim>) {
-        self.server().inbox.desk().expect(claim);
+    /// Drops the notifications of this node for the claim.
+    pub(super) fn forget(&self, token: Token) {
+        self.server().inbox().waiters().remove(token);
     }
 
-    /// Waits until this node tells that the lock may be had.
-    pub(super) async fn told(self: Arc<Self>, claim: Arc<Claim>) {
-        let slot = self.server().inbox.desk().expect(&claim);
+    /// Keeps the notifications of this node for the claim from now on.
+    fn register(&self, claim: &Arc<Claim>) {
+        self.server().inbox().waiters().register(claim);
+    }
+
+    /// Waits until this node notifies that the lock may be free.
+    pub(super) async fn notified(self: Arc<Self>, claim: Arc<Claim>) {
+        let slot = self.server().inbox().waiters().register(&claim);
         slot.push().await;
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
-        self.server().renewals.response_timeout()
+        self.server().renewals().response_timeout()
     }
 }
 
-/// What came of a write-back.
-pub(super) type Written = Result<Raised, Trouble>;
+/// The result of a write-back.
+pub(super) type Written = Result<RaiseReply, EngineError>;

@@ -1,21 +1,22 @@
-//! What the scripts answer, typed.
+//! The replies of the scripts, typed.
 
 use std::time::Duration;
 
 use redis::Value;
 
-/// Something that a script's reply can be read as.
+/// A type that the reply of a script can be read as.
 pub(crate) trait Answer: Sized {
-    /// Reads `word` and what follows it; `None` if no script of ours answers so.
+    /// Reads a reply from its first word and the fields after it; `None` if none of our scripts answers like
+    /// this.
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self>;
 
-    /// Reads a reply to the run that carried `token`: a list, or words in one string where none of
-    /// them can hold a space.
+    /// Reads the reply to a call that carried `token`: a list, or one string of words if no word can contain
+    /// a space.
     fn read(token: &str, reply: Value) -> Option<Self> {
         match reply {
             Value::BulkString(line) => match str::from_utf8(&line) {
                 Ok(line) => Self::read_line(token, line),
-                // A value that a stranger wrote need not be text.
+                // A value that another program wrote need not be text.
                 Err(_) => Self::read_line(token, &String::from_utf8_lossy(&line)),
             },
             Value::Array(fields) => Self::read_fields(token, fields),
@@ -23,7 +24,7 @@ pub(crate) trait Answer: Sized {
         }
     }
 
-    /// The usual answers: one string is half the work of a list, for the server and for us.
+    /// Reads a reply in one string, the usual form: it is half the work of a list, for the server and for us.
     fn read_line(token: &str, line: &str) -> Option<Self> {
         let mut words = line.strip_prefix(token)?.strip_prefix(' ')?.split(' ');
         let word = words.next()?;
@@ -40,60 +41,64 @@ pub(crate) trait Answer: Sized {
     }
 }
 
-/// What became of a claim. Its `Debug` would show a stranger's value: there is none.
-pub(crate) enum Asked {
+/// The result of an acquire request. It has no `Debug`, which would show the value that another program
+/// wrote.
+pub(crate) enum AcquireReply {
     Granted {
         fence: u64,
         contended: bool,
+        /// The slot of a numbered permit.
+        slot: Option<u32>,
     },
-    /// Another's, and we do not wait in its queue.
-    Held {
-        value: Vec<u8>,
-        left: Duration,
-    },
-    /// Another's, and we are in its queue.
+    /// Held by another claim, and we do not wait in its queue.
+    Held { value: Vec<u8>, left: Duration },
+    /// Held by another claim, and we are in its queue.
     Queued {
         value: Vec<u8>,
         left: Duration,
-        place: u64,
-        /// Every grant after this answer has a higher fence.
+        position: u64,
+        /// Every grant after this reply has a higher fence.
         stamp: u64,
     },
-    /// A key that we need is of another type; which.
+    /// A key that we need has another type; its name.
     WrongType(String),
-    /// The key has a value and no end: waiting for it would last for ever.
+    /// The key has a value and no expiry: a wait for it would never end.
     Endless,
-    /// The fence counter holds so many bytes, which are no count.
+    /// The fence counter is not a number; the length of its value in bytes.
     Corrupt(usize),
 }
 
-impl Answer for Asked {
+impl Answer for AcquireReply {
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
             "granted" => {
                 let fence = number(rest.next()?)?;
-                Some(Asked::Granted { fence, contended: text(rest.next()?)? == "*" })
+                let contended = text(rest.next()?)? == "*";
+                let slot = rest.next().and_then(slot);
+                Some(AcquireReply::Granted { fence, contended, slot })
             }
-            "held" => Some(Asked::Held { value: bytes(rest.next()?)?, left: left(rest.next()?)? }),
-            "type" => Some(Asked::WrongType(lossy(rest.next()?)?)),
-            "endless" => Some(Asked::Endless),
-            "count" => Some(Asked::Corrupt(bytes(rest.next()?)?.len())),
+            "held" => {
+                Some(AcquireReply::Held { value: bytes(rest.next()?)?, left: left(rest.next()?)? })
+            }
+            "type" => Some(AcquireReply::WrongType(lossy(rest.next()?)?)),
+            "endless" => Some(AcquireReply::Endless),
+            "count" => Some(AcquireReply::Corrupt(bytes(rest.next()?)?.len())),
             _ => None,
         }
     }
 
-    /// The value comes last: it is the one that may hold a space.
+    /// The value comes last: it is the only field that may contain a space.
     fn read_line(token: &str, line: &str) -> Option<Self> {
         let said = line.strip_prefix(token)?.strip_prefix(' ')?;
         let mut words = said.splitn(5, ' ');
         match words.next()? {
             "granted" => {
                 let fence = words.next()?.parse().ok()?;
-                Some(Asked::Granted { fence, contended: words.next()? == "*" })
+                Some(AcquireReply::Granted { fence, contended: words.next()? == "*", slot: None })
             }
-            "queued" => Some(Asked::Queued {
+            "queued" => Some(AcquireReply::Queued {
                 left: Duration::from_millis(words.next()?.parse().ok()?),
-                place: words.next()?.parse().ok()?,
+                position: words.next()?.parse().ok()?,
                 stamp: words.next()?.parse().ok()?,
                 value: words.next()?.into(),
             }),
@@ -102,126 +107,132 @@ impl Answer for Asked {
     }
 }
 
-/// The same of the short form; `None` where it is not plain, and the full form finds out.
-impl Answer for Option<Asked> {
+/// The result of a short acquire script; `None` if it leaves the case to the full script.
+impl Answer for Option<AcquireReply> {
     fn of(_: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         None
     }
 
     fn read_line(token: &str, line: &str) -> Option<Self> {
         match line.strip_prefix(token)? {
-            " more" => Some(None),
-            _ => Asked::read_line(token, line).map(Some),
+            " use_full" => Some(None),
+            _ => AcquireReply::read_line(token, line).map(Some),
         }
     }
 }
 
-/// What became of an attempt to take what is plainly free.
+/// The result of an attempt to acquire a lock that is free and has no waiters.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum FastAcquireReply {
     /// Ours, with this fence.
     Yes(u64),
-    /// Not plain: the full form finds out. So it does with what would have been refused.
-    More,
+    /// Any other case: the full script handles it, also a refusal.
+    UseFull,
 }
 
-impl Answer for Taken {
+impl Answer for FastAcquireReply {
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
-            "granted" => Some(Taken::Yes(number(rest.next()?)?)),
-            "more" | "type" | "count" => Some(Taken::More),
+            "granted" => Some(FastAcquireReply::Yes(number(rest.next()?)?)),
+            "use_full" | "type" | "count" => Some(FastAcquireReply::UseFull),
             _ => None,
         }
     }
 
-    /// Without a piece of memory for the fence.
+    /// Reads the fence without an allocation.
     fn read_line(token: &str, line: &str) -> Option<Self> {
         let said = line.strip_prefix(token)?.strip_prefix(' ')?;
         match said.strip_prefix("granted ") {
-            Some(fence) => Some(Taken::Yes(fence.parse().ok()?)),
-            None => (said == "more").then_some(Taken::More),
+            Some(fence) => Some(FastAcquireReply::Yes(fence.parse().ok()?)),
+            None => (said == "use_full").then_some(FastAcquireReply::UseFull),
         }
     }
 }
 
-/// What became of the same by the bare command, which echoes nothing.
+/// The result of the bare `SET NX`, which echoes nothing.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Bare {
+pub(crate) enum SetNxReply {
     Yes,
     No,
 }
 
-impl Answer for Bare {
+impl Answer for SetNxReply {
     fn of(_: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         None
     }
 
     fn read(_: &str, reply: Value) -> Option<Self> {
         match reply {
-            Value::Okay => Some(Bare::Yes),
-            Value::Nil => Some(Bare::No),
+            Value::Okay => Some(SetNxReply::Yes),
+            Value::Nil => Some(SetNxReply::No),
             _ => None,
         }
     }
 }
 
-/// What became of an attempt to free what is plainly ours, or to pass it on.
+/// The result of an attempt to free a lock that is ours, or to hand it over.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum FastReleaseReply {
     Yes,
-    /// Not plain: the full form finds out.
-    More,
+    /// Any other case: the full script handles it.
+    UseFull,
 }
 
-impl Answer for Given {
+impl Answer for FastReleaseReply {
     fn of(word: &str, _: &mut dyn Iterator<Item = Value>) -> Option<Self> {
-        (word == "more").then_some(Given::More)
+        (word == "use_full").then_some(FastReleaseReply::UseFull)
     }
 
-    /// The echo is all there is in the usual case, and has the client before the token.
+    /// The usual reply is only the echo. The echo has the client before the token.
     fn read_line(token: &str, line: &str) -> Option<Self> {
         match line.rsplit_once(':')?.1.strip_prefix(token)? {
-            "" => Some(Given::Yes),
-            " more" => Some(Given::More),
+            "" => Some(FastReleaseReply::Yes),
+            " use_full" => Some(FastReleaseReply::UseFull),
             _ => None,
         }
     }
 }
 
-/// What became of a release.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
+pub(crate) enum ReleaseReply {
     Yes,
-    /// So many others of the same shared owner hold on.
+    /// So many other claims of the same shared owner still hold the lock.
     Still(u32),
     NotHeld,
 }
 
-impl Answer for Freed {
+impl Answer for ReleaseReply {
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
-            "freed" => Some(Freed::Yes),
-            "still" => Some(Freed::Still(place(rest.next()?)?.try_into().ok()?)),
-            "not_held" => Some(Freed::NotHeld),
+            "freed" => Some(ReleaseReply::Yes),
+            "still" => Some(ReleaseReply::Still(position(rest.next()?)?.try_into().ok()?)),
+            "not_held" => Some(ReleaseReply::NotHeld),
             _ => None,
         }
     }
 }
 
-/// What became of a renewal.
+/// The result of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    Yes { contended: bool },
+pub(crate) enum RenewReply {
+    /// `contended` is `None` if the queue could not be seen.
+    Yes {
+        contended: Option<bool>,
+    },
     Gone,
     Forced(String),
 }
 
-impl Answer for Renewed {
+impl Answer for RenewReply {
     fn of(word: &str, rest: &mut dyn Iterator<Item = Value>) -> Option<Self> {
         match word {
-            "renewed" => Some(Renewed::Yes { contended: text(rest.next()?)? == "*" }),
-            "gone" => Some(Renewed::Gone),
-            "forced" => Some(Renewed::Forced(lossy(rest.next()?)?)),
+            "renewed" => {
+                let flag = text(rest.next()?)?;
+                Some(RenewReply::Yes { contended: (flag != "?").then_some(flag == "*") })
+            }
+            "gone" => Some(RenewReply::Gone),
+            "forced" => Some(RenewReply::Forced(lossy(rest.next()?)?)),
             _ => None,
         }
     }
@@ -238,7 +249,7 @@ fn text(value: Value) -> Option<String> {
     String::from_utf8(bytes(value)?).ok()
 }
 
-/// For people: what is not text is shown as far as it is.
+/// Text for people; invalid UTF-8 is replaced.
 fn lossy(value: Value) -> Option<String> {
     bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -247,9 +258,17 @@ fn number(value: Value) -> Option<u64> {
     text(value)?.parse().ok()
 }
 
-fn place(value: Value) -> Option<u64> {
+/// A slot: a number, or its text if it was read from a member of the lock.
+fn slot(value: Value) -> Option<u32> {
     match value {
-        Value::Int(place) => place.try_into().ok(),
+        Value::Int(slot) => slot.try_into().ok(),
+        other => text(other)?.parse().ok(),
+    }
+}
+
+fn position(value: Value) -> Option<u64> {
+    match value {
+        Value::Int(position) => position.try_into().ok(),
         _ => None,
     }
 }
@@ -270,37 +289,37 @@ mod tests {
         Value::Array(fields.collect())
     }
 
-    /// t27: a reply to another's request is not taken for ours.
+    /// t27: a reply to another claim's request is not accepted as ours.
     #[test]
     fn t27_the_token_is_checked() {
-        assert_eq!(Freed::read("a", reply(&["a", "freed"])), Some(Freed::Yes));
-        assert_eq!(Freed::read("a", reply(&["b", "freed"])), None);
-        assert_eq!(Freed::read("a", Value::Okay), None);
-        let line = |text: &str| Freed::read("a", Value::BulkString(text.into()));
-        assert_eq!(line("a freed"), Some(Freed::Yes));
+        assert_eq!(ReleaseReply::read("a", reply(&["a", "freed"])), Some(ReleaseReply::Yes));
+        assert_eq!(ReleaseReply::read("a", reply(&["b", "freed"])), None);
+        assert_eq!(ReleaseReply::read("a", Value::Okay), None);
+        let line = |text: &str| ReleaseReply::read("a", Value::BulkString(text.into()));
+        assert_eq!(line("a freed"), Some(ReleaseReply::Yes));
         assert_eq!(
             (line("b freed"), line("aa freed"), line("a"), line("")),
             (None, None, None, None)
         );
-        assert_eq!(Freed::read("a", reply(&["a", "renewed", "-"])), None);
+        assert_eq!(ReleaseReply::read("a", reply(&["a", "renewed", "-"])), None);
     }
 
-    /// t27: nor are the short answers.
+    /// t27: the token is checked in short replies too.
     #[test]
     fn t27_the_token_is_checked_in_short_answers() {
-        let given = |text: &str| Given::read("a", Value::BulkString(text.into()));
+        let given = |text: &str| FastReleaseReply::read("a", Value::BulkString(text.into()));
         assert_eq!(
-            (given("-t1:c:a"), given("-t1:c:a more")),
-            (Some(Given::Yes), Some(Given::More))
+            (given("-t1:c:a"), given("-t1:c:a use_full")),
+            (Some(FastReleaseReply::Yes), Some(FastReleaseReply::UseFull))
         );
         assert_eq!(
             (given("-t1:c:b"), given("-t1:c:ab"), given("a"), given("")),
             (None, None, None, None)
         );
-        let taken = |text: &str| Taken::read("a", Value::BulkString(text.into()));
+        let taken = |text: &str| FastAcquireReply::read("a", Value::BulkString(text.into()));
         assert_eq!(
-            (taken("a granted 17"), taken("a more")),
-            (Some(Taken::Yes(17)), Some(Taken::More))
+            (taken("a granted 17"), taken("a use_full")),
+            (Some(FastAcquireReply::Yes(17)), Some(FastAcquireReply::UseFull))
         );
         assert_eq!(
             (taken("b granted 17"), taken("a"), taken("a granted x"), taken("granted 17")),
@@ -308,25 +327,28 @@ mod tests {
         );
     }
 
-    /// One that waits is told so in one line, whatever the lock's value holds.
+    /// The reply to a waiter is one line; the value of the lock in it may have any bytes.
     #[test]
     fn a_value_of_any_bytes_is_read() {
         let line = b"a queued 30000 2 17 *t1:c:b:1:a host:\xff ".to_vec();
-        let Some(Asked::Queued { value, left, place, stamp }) =
-            Asked::read("a", Value::BulkString(line))
+        let Some(AcquireReply::Queued { value, left, position, stamp }) =
+            AcquireReply::read("a", Value::BulkString(line))
         else {
             panic!("it waits");
         };
-        assert_eq!((left, place, stamp), (Duration::from_secs(30), 2, 17));
+        assert_eq!((left, position, stamp), (Duration::from_secs(30), 2, 17));
         assert_eq!(value, "*t1:c:b:1:a host:\u{fffd} ".as_bytes());
-        assert!(Asked::read("a", Value::BulkString(b"b queued 30000 2 17 x".to_vec())).is_none());
+        assert!(
+            AcquireReply::read("a", Value::BulkString(b"b queued 30000 2 17 x".to_vec())).is_none()
+        );
     }
 
     /// Contention is read from the flag.
     #[test]
     fn the_flag_is_read() {
-        let renewed = |flag| Renewed::read("a", reply(&["a", "renewed", flag]));
-        assert_eq!(renewed("-"), Some(Renewed::Yes { contended: false }));
-        assert_eq!(renewed("*"), Some(Renewed::Yes { contended: true }));
+        let renewed = |flag| RenewReply::read("a", reply(&["a", "renewed", flag]));
+        for (flag, contended) in [("-", Some(false)), ("*", Some(true)), ("?", None)] {
+            assert_eq!(renewed(flag), Some(RenewReply::Yes { contended }));
+        }
     }
 }

@@ -1,240 +1,181 @@
-//! The scripts, each behind one typed function. Nothing above this file sees a `redis::Value`.
+//! The scripts, each behind one typed function. Nothing above this directory sees a `redis::Value`.
 //!
-//! In: a claim or lease, spelled out. Out: what the server made of it. A script runs by its hash,
-//! and by its text where the server does not know it (any more): `SCRIPT FLUSH` and restarts heal.
+//! In: a claim or lease. Out: a call of a script; `run` sends it and reads the reply (`answer`). A script is
+//! sent by its hash. If the server does not know the hash (after `SCRIPT FLUSH` or a restart), it is sent as
+//! text (`text`).
 //!
-//! Every answer starts with the token that was asked about. If it is another's, replies have
-//! shifted, and the connection is dropped.
+//! Every reply starts with the token of its request. If it is another token, replies are out of step with
+//! requests, and the connection is closed.
 
 mod answer;
-mod moving;
-mod words;
+mod run;
+mod slot_migration;
+mod text;
+mod wait_mode;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, Script, Value};
-use tenure_core::backend::BoxFuture;
+use redis::Cmd;
 use tenure_core::{Claim, Key, Token};
 
-use crate::cluster::together;
-use crate::keys::Keys;
-use crate::link::{Link, Live, Way};
-use crate::trouble::{Cause, Trouble};
-use crate::value::{self, Author};
-pub(crate) use answer::{Answer, Asked, Bare, Freed, Given, Renewed, Taken};
-use moving::{Lane, Moving};
-pub(crate) use words::Words;
-use words::starting_with;
+use crate::link::SendMode;
+use crate::wire::command::CommandWriter;
+use crate::wire::keys::Keys;
+pub(crate) use crate::wire::timing::millis;
+use crate::wire::value::{self, ValueWriter};
+pub(crate) use answer::{
+    AcquireReply, Answer, FastAcquireReply, FastReleaseReply, ReleaseReply, RenewReply, SetNxReply,
+};
+pub(crate) use run::{IfUnknown, run_all, run_all_here, run_all_on};
+use slot_migration::WhileMoving;
+pub(crate) use text::{ALWAYS, LuaScript, STRICT};
+pub(crate) use wait_mode::WaitMode;
 
-/// A script in its forms: since version 7 it says under which conditions it may run, and in a cluster
-/// it tells processes by sharded channels.
-pub(crate) struct Form {
-    plain: Script,
-    flagged: Script,
-    sharded: Script,
-    text: String,
-    flagged_text: String,
-    sharded_text: String,
-    /// How many keys it works on.
-    keys: &'static str,
-    /// What to do instead while its slot moves.
-    moving: Moving,
-}
-
-impl Form {
-    pub(crate) fn new(header: &str, keys: &'static str, text: &str) -> Self {
-        let text =
-            PARTS.iter().fold(text.to_owned(), |text, (line, part)| text.replace(line, part));
-        let flagged_text = format!("{header}\n{text}");
-        let change = |text: String, (plain, sharded)| text.replace(plain, sharded);
-        let sharded_text = SHARDED.into_iter().fold(flagged_text.clone(), change);
-        let (plain, flagged) = (Script::new(&text), Script::new(&flagged_text));
-        let (sharded, moving) = (Script::new(&sharded_text), Moving::Same);
-        Form { plain, flagged, sharded, text, flagged_text, sharded_text, keys, moving }
-    }
-
-    /// With what takes its place while its slot moves to another node.
-    fn or(self, moving: Moving) -> Self {
-        Form { moving, ..self }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn text_plain(&self) -> &str {
-        &self.text
-    }
-
-    fn text(&self, live: &Live) -> &str {
-        match (live.has_flags(), live.is_of_cluster()) {
-            (true, true) => &self.sharded_text,
-            (true, false) => &self.flagged_text,
-            (false, _) => &self.text,
-        }
-    }
-}
-
-/// What is said of channels where each has a slot. Those have no patterns: whoever is counted by
-/// `SPUBLISH` listens to this one, and need not be asked for by name before.
-const SHARDED: [(&str, &str); 2] = [
-    ("'PUBLISH'", "'SPUBLISH'"),
-    ("redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)", "{ client, 1 }"),
-];
-
-/// What several scripts share. Included below the usual case, which is not to pay for it.
-const PARTS: [(&str, &str); 3] = [
-    ("--@include fence.lua\n", include_str!("fence.lua")),
-    // Also part of the one above.
-    ("--@include clock.lua\n", include_str!("clock.lua")),
-    ("--@include queue.lua\n", include_str!("queue.lua")),
-];
-
-/// Refused up front by a full server, and by a replica.
-pub(crate) const STRICT: &str = "#!lua";
-/// What gives memory back, or keeps what is there, must work on a full server.
-pub(crate) const ALWAYS: &str = "#!lua flags=allow-oom";
-
-// The first two do the usual, cheaply: nobody else wants the lock. The next two do what is usual where
-// several do. They leave the rest to the two after them.
-static TAKE: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "3", include_str!("take.lua")).or(Moving::More));
-static GIVE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "1", include_str!("give.lua")));
-static STAND: LazyLock<Form> =
-    LazyLock::new(|| Form::new(STRICT, "3", include_str!("stand.lua")).or(Moving::More));
-static PASS: LazyLock<Form> =
-    LazyLock::new(|| Form::new(ALWAYS, "4", include_str!("pass.lua")).or(Moving::More));
-static ACQUIRE: LazyLock<Form> = LazyLock::new(|| {
-    Form::new(STRICT, "5", include_str!("acquire.lua")).or(Moving::Steps(&moving::ACQUIRE))
+// The first two scripts handle the usual case, in which no other process wants the lock, at little cost. The
+// next two handle the usual case if several processes want it. All other cases are left to ACQUIRE and
+// RELEASE.
+static ACQUIRE_FAST: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(STRICT, "3", include_str!("acquire_fast.lua")).or(WhileMoving::UseFull)
 });
-static RELEASE: LazyLock<Form> = LazyLock::new(|| {
-    Form::new(ALWAYS, "5", include_str!("release.lua")).or(Moving::Steps(&moving::RELEASE))
+static RELEASE_FAST: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(ALWAYS, "1", include_str!("release_fast.lua")));
+/// The same script for a claim that shares the lock: it also looks at the queue.
+static RELEASE_FAST_TOGETHER: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(ALWAYS, "2", include_str!("release_fast.lua")).or(WhileMoving::UseFull)
 });
-static RENEW: LazyLock<Form> = LazyLock::new(|| {
-    Form::new(ALWAYS, "3", include_str!("renew.lua")).or(Moving::Steps(&moving::RENEW))
+static ENQUEUE_FAST: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(STRICT, "3", include_str!("enqueue_fast.lua")).or(WhileMoving::UseFull)
 });
-static FORCE: LazyLock<Form> = LazyLock::new(|| Form::new(ALWAYS, "6", include_str!("force.lua")));
+static HANDOVER_FAST: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(ALWAYS, "4", include_str!("handover_fast.lua")).or(WhileMoving::UseFull)
+});
+static ACQUIRE: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(STRICT, "5", include_str!("acquire.lua")).or(slot_migration::ACQUIRE)
+});
+static RELEASE: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(ALWAYS, "5", include_str!("release.lua")).or(slot_migration::RELEASE)
+});
+static RENEW: LazyLock<LuaScript> = LazyLock::new(|| {
+    LuaScript::new(ALWAYS, "3", include_str!("renew.lua")).or(slot_migration::RENEW)
+});
+static FORCE: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(ALWAYS, "6", include_str!("force.lua")));
 
-/// Whether and how a claim that is not granted waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// It does not.
-    Not,
-    /// In the queue, and is told when it is its turn. The heartbeat is good for so long.
-    Told(Duration),
-    /// In the queue, and finds out by asking.
-    Asks(Duration),
-}
-
-impl How {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            How::Not => "",
-            How::Told(_) => "push",
-            How::Asks(_) => "poll",
-        }
-    }
-
-    pub(crate) fn good(self) -> Duration {
-        match self {
-            How::Not => Duration::ZERO,
-            How::Told(good) | How::Asks(good) => good,
-        }
-    }
-}
-
-/// One request: a script on its keys, or the bare command that does the same.
-pub(crate) struct Run {
-    /// None for a bare command.
-    form: Option<&'static Form>,
+/// One request: a script with its keys, or the bare command that does the same.
+pub(crate) struct ScriptCall {
+    /// `None` for a bare command.
+    form: Option<&'static LuaScript>,
     token: Token,
-    /// By the hash of the flagged form, which nearly every server knows, or of the sharded one.
+    /// The command with the hash of the flagged form, which nearly every server accepts, or of the sharded
+    /// form.
     command: Cmd,
-    way: Way,
+    way: SendMode,
 }
 
-impl Run {
-    /// Take the lock and a fence, if it is plainly free.
-    pub(crate) fn take(keys: &Keys, author: &Author, claim: &Claim) -> Self {
-        let mut words = begin(&TAKE);
+impl ScriptCall {
+    /// Acquires the lock and a fence if the lock has no waiters, and is free or can be joined.
+    pub(crate) fn acquire_fast(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
+        let (mut words, mode) = (begin(&ACQUIRE_FAST), value::mode_word(claim));
         keys.add_usual(claim.key(), &mut words);
         words.add(&claim.token().digits());
-        words.add_with(|to| author.write_alone(to, claim));
+        words.add_with(|to| match mode {
+            None => writer.write_alone(to, claim),
+            Some(_) => writer.write_entry(to, claim),
+        });
         words.add_number(millis(claim.ttl()));
-        Self::of(&TAKE, claim.token(), words)
+        if let Some(mode) = &mode {
+            words.add(mode);
+        }
+        Self::of(&ACQUIRE_FAST, claim.token(), words)
     }
 
-    /// Take the lock without a fence by the bare command, which costs the server less than a script.
-    pub(crate) fn set(keys: &Keys, author: &Author, claim: &Claim) -> Self {
-        let mut words = Words::new(&["SET"]);
+    /// Acquires the lock without a fence by the bare command, which costs the server less than a script.
+    pub(crate) fn set_nx(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
+        let mut words = CommandWriter::new(&["SET"]);
         keys.add_lock(claim.key(), &mut words);
-        words.add_with(|to| author.write_alone(to, claim));
+        words.add_with(|to| writer.write_alone(to, claim));
         words.add("NX");
         words.add("PX");
         words.add_number(millis(claim.ttl()));
-        Run { form: None, token: claim.token(), command: words.command(), way: Way::Plain }
+        ScriptCall {
+            form: None,
+            token: claim.token(),
+            command: words.command(),
+            way: SendMode::Plain,
+        }
     }
 
-    /// Free the lock if it is plainly ours.
-    pub(crate) fn give(keys: &Keys, author: &Author, claim: &Claim) -> Self {
-        let mut words = begin(&GIVE);
+    /// Frees the lock if it is ours and has no waiters.
+    pub(crate) fn release_fast(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
+        let together = claim.mode().is_together();
+        let form = if together { &RELEASE_FAST_TOGETHER } else { &RELEASE_FAST };
+        let mut words = begin(form);
         keys.add_lock(claim.key(), &mut words);
-        words.add_parts(&author.mark("-", &claim.token().digits()));
-        Self::of(&GIVE, claim.token(), words)
+        if together {
+            keys.add_queue(claim.key(), &mut words);
+        }
+        words.add_parts(&writer.mark("-", &claim.token().digits()));
+        if together {
+            words.add_with(|to| writer.write_entry(to, claim));
+        }
+        Self::of(form, claim.token(), words)
     }
 
-    /// Take the lock if it is plainly free, or stand in its queue if it is plainly another's.
-    pub(crate) fn stand(keys: &Keys, author: &Author, claim: &Claim) -> Self {
-        let mut words = begin_telling(&STAND, keys);
+    /// Acquires the lock if it is free and has no waiters, or enters its queue if another claim holds it.
+    pub(crate) fn enqueue_fast(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
+        let mut words = begin_notifying(&ENQUEUE_FAST, keys);
         keys.add_usual(claim.key(), &mut words);
         words.add(&claim.token().digits());
-        words.add_with(|to| author.write_place(to, claim));
+        words.add_with(|to| writer.write_entry(to, claim));
         words.add_number(millis(claim.ttl()));
         keys.add_inboxes(claim.key(), &mut words);
-        Self::of(&STAND, claim.token(), words)
+        Self::of(&ENQUEUE_FAST, claim.token(), words)
     }
 
-    /// Give the lock to the next that waits, if that is plain. Whoever gets it hears of it before we are
-    /// answered.
-    pub(crate) fn pass(keys: &Keys, author: &Author, claim: &Claim) -> Self {
-        let mut words = begin_telling(&PASS, keys);
+    /// Hands the lock to the first waiter, in the usual case. The new holder is notified before we get our
+    /// reply.
+    pub(crate) fn handover_fast(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
+        let mut words = begin_notifying(&HANDOVER_FAST, keys);
         keys.add_usual(claim.key(), &mut words);
         keys.add_beats(claim.key(), &mut words);
-        words.add_parts(&author.mark("", &claim.token().digits()));
+        words.add_parts(&writer.mark("", &claim.token().digits()));
         keys.add_inboxes(claim.key(), &mut words);
         words.add_number(millis(claim.ttl()));
-        Self::of(&PASS, claim.token(), words).others_first()
+        Self::of(&HANDOVER_FAST, claim.token(), words).notify_first()
     }
 
-    /// Take the lock if it is free, or stand in its queue.
-    pub(crate) fn acquire(keys: &Keys, author: &Author, claim: &Claim, how: How) -> Self {
+    /// Acquires the lock if it is free, or enters its queue.
+    pub(crate) fn acquire(keys: &Keys, writer: &ValueWriter, claim: &Claim, how: WaitMode) -> Self {
         let mut words = on_lock(&ACQUIRE, keys, claim.key(), claim.token());
         words.add(&who(claim));
-        words.add_with(|to| author.write_place(to, claim));
+        words.add_with(|to| writer.write_entry(to, claim));
         words.add_number(millis(claim.ttl()));
         words.add(if claim.fenced() { "1" } else { "0" });
-        words.add(how.word());
-        words.add_number(millis(how.good()));
+        words.add(how.as_str());
+        words.add_number(millis(how.alive_for()));
         keys.add_inboxes(claim.key(), &mut words);
         Self::of(&ACQUIRE, claim.token(), words)
     }
 
-    /// Free it, or keep it closed for a while, if it is ours; and leave its queue.
+    /// Frees the lock, or closes it for a while, if it is ours; and leaves its queue.
     pub(crate) fn release(
         keys: &Keys,
-        author: &Author,
+        writer: &ValueWriter,
         claim: &Claim,
         closed: Option<Duration>,
     ) -> Self {
         let mut words = on_lock(&RELEASE, keys, claim.key(), claim.token());
         words.add(&who(claim));
-        // Closed for less than the server can count is still closed, not free.
+        // A time below the server's resolution still closes the lock.
         words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
         keys.add_inboxes(claim.key(), &mut words);
-        words.add_with(|to| author.write_place(to, claim));
+        words.add_with(|to| writer.write_entry(to, claim));
         Self::of(&RELEASE, claim.token(), words)
     }
 
-    /// The same for a claim of which only the token is known.
-    pub(crate) fn disown(keys: &Keys, key: &Key, token: Token) -> Self {
+    /// Releases a claim by its token, when nothing else about it is known.
+    pub(crate) fn dequeue(keys: &Keys, key: &Key, token: Token) -> Self {
         let mut words = on_lock(&RELEASE, keys, key, token);
         words.add(&token.digits());
         words.add("0");
@@ -243,21 +184,34 @@ impl Run {
         Self::of(&RELEASE, token, words)
     }
 
-    /// Make it last.
-    pub(crate) fn renew(keys: &Keys, claim: &Claim, ttl: Duration) -> Self {
+    /// Extends the lock. A claim that shares the lock is found by its entry, which `writer` writes.
+    pub(crate) fn renew(
+        keys: &Keys,
+        writer: Option<&ValueWriter>,
+        claim: &Claim,
+        ttl: Duration,
+    ) -> Self {
         let mut words = begin(&RENEW);
         keys.add_lock(claim.key(), &mut words);
         keys.add_forced(claim.key(), claim.token(), &mut words);
-        keys.add_holders(claim.key(), &mut words);
+        let writer = writer.filter(|_| claim.mode().is_together());
+        let third = if writer.is_some() { Keys::add_queue } else { Keys::add_holders };
+        third(keys, claim.key(), &mut words);
         words.add(&claim.token().digits());
-        words.add(&who(claim));
+        words.add_with(|to| {
+            to.write_all(who(claim).as_bytes())?;
+            let Some(writer) = writer else { return Ok(()) };
+            to.write_all(b" ")?;
+            writer.write_entry(to, claim)
+        });
         words.add_number(millis(ttl));
+        words.add(&value::new_label(claim));
         Self::of(&RENEW, claim.token(), words)
     }
 
-    /// Take it from the claim with this token.
+    /// Takes the lock from the claim with this token.
     pub(crate) fn force(keys: &Keys, key: &Key, token: Token, by: &str) -> Self {
-        let mut words = begin_telling(&FORCE, keys);
+        let mut words = begin_notifying(&FORCE, keys);
         keys.add_all(key, &mut words);
         keys.add_forced(key, token, &mut words);
         words.add(&token.digits());
@@ -266,232 +220,43 @@ impl Run {
         Self::of(&FORCE, token, words)
     }
 
-    pub(crate) fn of(form: &'static Form, token: Token, words: Words) -> Self {
-        Run { form: Some(form), token, command: words.command(), way: Way::Plain }
+    pub(crate) fn of(form: &'static LuaScript, token: Token, words: CommandWriter) -> Self {
+        ScriptCall { form: Some(form), token, command: words.command(), way: SendMode::Plain }
     }
 
-    /// The same, so that whoever gets the lock by it hears of it before we are answered.
-    pub(crate) fn others_first(self) -> Self {
-        Run { way: Way::OthersFirst, ..self }
-    }
-
-    /// Runs what `make` makes, and reads the answer. Where it has to be sent once more, which is rare, it
-    /// is made once more, and so need not be kept.
-    pub(crate) async fn once<A: Answer>(make: impl Fn() -> Run, link: &Link) -> Result<A, Trouble> {
-        let (run, live) = (make(), link.live().await?);
-        let (token, way) = (run.token, run.way);
-        match link.call_by(&live, run.into_command(&live), way).await {
-            Err(trouble) if trouble.cause() == Cause::NoScript || trouble.is_moving() => {
-                let run = make();
-                Box::pin(run.again(link, &live, trouble)).await
-            }
-            reply => read(token, link, &live, reply?),
-        }
-    }
-
-    fn into_command(self, live: &Live) -> Cmd {
-        match live.has_flags() {
-            true => self.command,
-            false => self.by_hash(live),
-        }
-    }
-
-    fn by_hash(&self, live: &Live) -> Cmd {
-        match self.form {
-            Some(form) if !live.has_flags() => {
-                starting_with(&["EVALSHA", form.plain.get_hash()], &self.command)
-            }
-            _ => self.command.clone(),
-        }
-    }
-
-    fn by_text(&self, live: &Live) -> Cmd {
-        match self.form {
-            Some(form) => starting_with(&["EVAL", form.text(live)], &self.command),
-            None => self.command.clone(),
-        }
-    }
-
-    /// Runs it, and reads the answer.
-    pub(crate) async fn on<A: Answer>(&self, link: &Link) -> Result<A, Trouble> {
-        let live = link.live().await?;
-        self.on_live(link, &live).await
-    }
-
-    /// The same on a connection that was looked at before.
-    pub(crate) async fn on_live<A: Answer>(
-        &self,
-        link: &Link,
-        live: &Arc<Live>,
-    ) -> Result<A, Trouble> {
-        self.on_live_while(link, live, || true).await
-    }
-
-    /// The same for what must not be carried out later than it is `wanted`: where the server says then
-    /// that it does not know the script, that is the answer.
-    pub(crate) async fn on_live_while<A: Answer>(
-        &self,
-        link: &Link,
-        live: &Arc<Live>,
-        wanted: impl Fn() -> bool,
-    ) -> Result<A, Trouble> {
-        match link.call_by(live, self.by_hash(live), self.way).await {
-            Err(trouble) if trouble.cause() == Cause::NoScript && !wanted() => Err(trouble),
-            Err(trouble) if trouble.cause() == Cause::NoScript || trouble.is_moving() => {
-                Box::pin(self.again(link, live, trouble)).await
-            }
-            reply => read(self.token, link, live, reply?),
-        }
-    }
-
-    /// Runs what was not carried out for a reason that can be mended: the script is not known, or the slot
-    /// is on its way to another node.
-    async fn again<A: Answer>(
-        &self,
-        link: &Link,
-        live: &Arc<Live>,
-        trouble: Trouble,
-    ) -> Result<A, Trouble> {
-        match trouble.cause() {
-            Cause::NoScript => self.anew(link, live, Way::Plain).await,
-            _ => self.moving(link, Lane::Commands, trouble).await,
-        }
-    }
-
-    /// The same on a server that may not know the script: without asking that first.
-    pub(crate) async fn on_new<A: Answer>(
-        &self,
-        link: &Link,
-        live: &Arc<Live>,
-    ) -> Result<A, Trouble> {
-        self.anew(link, live, self.way).await
-    }
-
-    /// Runs it by its text, which also makes it known. "Unknown script" is no answer to that.
-    async fn anew<A: Answer>(&self, link: &Link, live: &Arc<Live>, way: Way) -> Result<A, Trouble> {
-        match link.call_by(live, self.by_text(live), way).await {
-            Err(trouble) if trouble.cause() == Cause::NoScript => Err(link.out_of_turn(live)),
-            reply => read(self.token, link, live, reply?),
-        }
+    /// Makes the server notify the new holder before we get our reply.
+    pub(crate) fn notify_first(self) -> Self {
+        ScriptCall { way: SendMode::NotifyFirst, ..self }
     }
 }
 
-/// Reads the reply to a run that carried `token`.
-fn read<A: Answer>(
-    token: Token,
-    link: &Link,
-    live: &Arc<Live>,
-    reply: Value,
-) -> Result<A, Trouble> {
-    A::read(&token.digits(), reply).ok_or_else(|| link.out_of_turn(live))
+pub(crate) fn begin(form: &LuaScript) -> CommandWriter {
+    CommandWriter::new(&["EVALSHA", &form.flagged.hash, form.keys])
 }
 
-pub(crate) fn begin(form: &Form) -> Words {
-    Words::new(&["EVALSHA", form.flagged.get_hash(), form.keys])
-}
-
-/// For a script that tells processes something.
-fn begin_telling(form: &Form, keys: &Keys) -> Words {
+/// The start of a call whose script notifies processes.
+fn begin_notifying(form: &LuaScript, keys: &Keys) -> CommandWriter {
     let script = if keys.has_slots() { &form.sharded } else { &form.flagged };
-    Words::new(&["EVALSHA", script.get_hash(), form.keys])
+    CommandWriter::new(&["EVALSHA", &script.hash, form.keys])
 }
 
-/// For a script that wants all keys of a lock, and then the token as every script does.
-fn on_lock(form: &Form, keys: &Keys, key: &Key, token: Token) -> Words {
-    let mut words = begin_telling(form, keys);
+/// The start of a call whose script needs all keys of a lock. Then comes the token, as in every script.
+fn on_lock(form: &LuaScript, keys: &Keys, key: &Key, token: Token) -> CommandWriter {
+    let mut words = begin_notifying(form, keys);
     keys.add_all(key, &mut words);
     words.add(&token.digits());
     words
 }
 
-/// Who is to hold the lock: the claim, or the owner that it shares with others.
+/// Who holds the lock after the grant: the claim, its shared owner, or one of several that share the lock.
 fn who(claim: &Claim) -> String {
-    claim.shared_owner().map_or_else(|| claim.token().expose(), value::shared)
-}
-
-/// Runs all of `runs` in one go within `within`, and reads each answer.
-pub(crate) async fn run_all<A: Answer + Send>(
-    link: &Link,
-    runs: &[Run],
-    within: Duration,
-) -> Result<Vec<Result<A, Trouble>>, Trouble> {
-    run_all_on(link, &link.live().await?, runs, within).await
-}
-
-/// The same on a connection of which more is wanted than this.
-pub(crate) async fn run_all_on<A: Answer + Send>(
-    link: &Link,
-    live: &Arc<Live>,
-    runs: &[Run],
-    within: Duration,
-) -> Result<Vec<Result<A, Trouble>>, Trouble> {
-    let answers = run_all_here(link, live, runs, within).await?;
-    let settled = runs.iter().zip(answers).map(|(run, answer)| -> BoxFuture<'_, _> {
-        Box::pin(async move {
-            match answer {
-                Err(trouble) if trouble.is_moving() => run.renew_moving(link, trouble).await,
-                answer => answer,
-            }
-        })
-    });
-    Ok(together(settled).await)
-}
-
-/// The same for what this node can answer by itself: of a slot that moves it says so.
-pub(crate) async fn run_all_here<A: Answer>(
-    link: &Link,
-    live: &Arc<Live>,
-    runs: &[Run],
-    within: Duration,
-) -> Result<Vec<Result<A, Trouble>>, Trouble> {
-    let mut pipe = Pipeline::with_capacity(runs.len());
-    for run in runs {
-        pipe.add_command(run.by_hash(live));
-    }
-    let mut replies = link.call_all(live, &pipe, within).await?;
-    heal(link, live, runs, &mut replies, within).await?;
-    let read = |(run, reply): (&Run, Result<Value, Trouble>)| {
-        reply.and_then(|reply| read(run.token, link, live, reply))
-    };
-    Ok(runs.iter().zip(replies).map(read).collect())
-}
-
-/// Runs those again whose script the server does not know. The first goes by its text, which makes
-/// it known to the others.
-async fn heal(
-    link: &Link,
-    live: &Arc<Live>,
-    runs: &[Run],
-    replies: &mut [Result<Value, Trouble>],
-    within: Duration,
-) -> Result<(), Trouble> {
-    let unknown = |reply: &Result<Value, Trouble>| {
-        reply.as_ref().is_err_and(|trouble| trouble.cause() == Cause::NoScript)
-    };
-    let mut missing =
-        runs.iter().zip(replies).filter(|(_, reply)| unknown(reply)).collect::<Vec<_>>();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let mut pipe = Pipeline::with_capacity(missing.len());
-    for (index, (run, _)) in missing.iter().enumerate() {
-        let command = if index == 0 { run.by_text(live) } else { run.by_hash(live) };
-        pipe.add_command(command);
-    }
-    let healed = link.call_all(live, &pipe, within).await?;
-    for ((_, reply), again) in missing.iter_mut().zip(healed) {
-        **reply = again;
-    }
-    Ok(())
-}
-
-/// Whole milliseconds, rounded up: a ttl is never shorter than what we count with.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    value::mode_word(claim).unwrap_or_else(|| claim.token().expose())
 }
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::ClaimOptions;
+
     use super::*;
 
     /// A ttl is never rounded down, and never to zero.
@@ -502,31 +267,58 @@ mod tests {
         assert_eq!(millis(Duration::from_micros(1_001)), 2);
     }
 
-    /// Every script says its keys, arguments, answers, retry and slots.
+    /// The header of every script has its keys, arguments, replies, retry and slots.
     #[test]
     fn headers_are_complete() {
-        let short = [&TAKE, &GIVE, &STAND, &PASS];
+        let short = [&ACQUIRE_FAST, &RELEASE_FAST, &ENQUEUE_FAST, &HANDOVER_FAST];
         let full = [&ACQUIRE, &RELEASE, &RENEW, &FORCE];
-        let steps = moving::ACQUIRE.iter().chain(&moving::RELEASE).chain(&moving::RENEW);
-        for form in short.into_iter().chain(full).chain(steps.map(|step| step.form)) {
+        for form in short.into_iter().chain(full) {
             for word in ["-- KEYS[1] ", "-- ARGV[1] ", "-- Returns", "-- Retry", "-- Slots"] {
-                assert!(form.text.contains(word), "`{word}` is missing from:\n{}", form.text);
+                assert!(
+                    form.text_plain().contains(word),
+                    "`{word}` is missing from:\n{}",
+                    form.text_plain()
+                );
             }
-            assert!(!form.text.contains("--@"), "a part is missing from:\n{}", form.text);
+            assert!(
+                !form.text_plain().contains("--@"),
+                "a part is missing from:\n{}",
+                form.text_plain()
+            );
         }
     }
 
-    /// In a cluster channels have slots; what tells nobody is the same script everywhere.
+    /// The offsets in the scripts are those of the values and entries that we write.
+    #[test]
+    fn offsets_are_those_of_our_values() {
+        let (client, token) = (Token::random().unwrap(), Token::random().unwrap());
+        let claim = ClaimOptions::new(Duration::from_secs(1));
+        let claim = Claim::new(Key::new("k").unwrap(), token, claim);
+        let (writer, mut value, mut entry) = (ValueWriter::new(client), Vec::new(), Vec::new());
+        writer.write_alone(&mut value, &claim).unwrap();
+        writer.write_entry(&mut entry, &claim).unwrap();
+        let (enqueue, part) = (include_str!("enqueue_fast.lua"), include_str!("entry.lua"));
+        let at = |text: &str, what: &str, from: usize, to: usize| {
+            let read = format!("string.sub({what}, {from}, {to})");
+            assert!(text.contains(&read), "{read}");
+            let written = if what == "value" { &value } else { &entry };
+            String::from_utf8(written[from - 1..to].into()).unwrap()
+        };
+        assert_eq!(at(enqueue, "value", 22, 53), token.expose());
+        assert_eq!(at(part, "entry", 1, 32), token.expose());
+        assert_eq!(at(part, "entry", 34, 49), writer.client());
+        assert!(part.contains("(:.*)$', 50)"), "the rest starts after the client");
+    }
+
+    /// In a cluster channels have slots. A script that notifies no process is the same everywhere.
     #[test]
     fn sharded_forms() {
-        for form in [&STAND, &PASS, &ACQUIRE, &RELEASE, &FORCE] {
-            assert!(form.sharded_text.contains("'SPUBLISH'"));
-            assert!(!form.sharded_text.contains("'PUBLISH'"));
-            assert!(!form.sharded_text.contains("'NUMSUB'"));
+        for form in [&ENQUEUE_FAST, &HANDOVER_FAST, &ACQUIRE, &RELEASE, &FORCE] {
+            assert!(form.sharded.text.contains("= 'SPUBLISH', true, 128000\n"));
+            assert!(form.flagged.text.contains("= 'PUBLISH', false, 128000\n"));
         }
-        let steps = moving::ACQUIRE.iter().chain(&moving::RELEASE).chain(&moving::RENEW);
-        for form in [&TAKE, &GIVE, &RENEW].into_iter().chain(steps.map(|step| step.form)) {
-            assert_eq!(form.sharded.get_hash(), form.flagged.get_hash());
+        for form in [&ACQUIRE_FAST, &RELEASE_FAST, &RENEW] {
+            assert_eq!(form.sharded.hash, form.flagged.hash);
         }
     }
 }

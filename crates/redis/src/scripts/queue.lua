@@ -1,122 +1,182 @@
--- queue.lua: included by scripts that pass the lock on. Needs `lock`, `queue`, `beats`, `holders`,
--- `inbox` and `token`, and `next_fence`.
+-- queue.lua: included after value.lua and notify.lua by scripts that grant the lock to waiters. Needs `lock`, `fence`,
+-- `queue`, `heartbeats`, `holders` and `token`.
 --
--- A place in the queue is `token client ttl good owner:words`: who waits, in which process, for how long it
--- is to have the lock, for how many milliseconds from its ticket on it is believed to be alive, the owner
--- that it shares the lock with (`=` and a name, or nothing), and the words for people. It is the same for
--- as long as one waits: what changes is in `beats`, as `until how`. One that has waited for less than half
--- a second and is told its turn has nothing there.
+-- A lock that claims hold together is a sorted set at the lock's own key, see value.lua.
+--
+-- While the slot moves, a script may run with the lock alone: then there is no `queue`, and no waiter is found.
+--
+-- An entry (entry.lua) never changes during a wait. The part that changes is in `heartbeats`, by token, as
+-- `until wait_mode`. A waiter that is notified within half a second has nothing there.
 
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+-- The next fence, or nil and the refusal; then the reply of `TIME`, and the clock as a number.
+local function next_fence()
+--@include clock.lua
+--@include fence.lua
+  return number, refusal, time, now
 end
 
--- Whether a process listens. Counted by name where that is allowed: `PUBLISH` also counts those who
--- listen to everything and wait for nothing.
-local function listens(client)
-  local counted = redis.pcall('PUBSUB', 'NUMSUB', inbox .. client)
-  return counted.err or counted[2] > 0
-end
-
-local function tell(client, message)
-  local heard = redis.pcall('PUBLISH', inbox .. client, message)
-  return type(heard) == 'number' and heard > 0
-end
-
--- Without its heartbeat, or anybody's where nobody waits any more: pass.lua leaves some behind.
-local function leave(place)
-  redis.call('ZREM', queue, place)
-  if redis.call('EXISTS', queue) == 0 then return redis.call('DEL', beats) end
-  redis.call('HDEL', beats, string.sub(place, 1, 32))
-end
-
--- The same for one of whom only the token is known.
-local function leave_by_token(waiter)
-  for _, place in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-    if string.sub(place, 1, 32) == waiter then leave(place) end
+-- Removes the entry of a claim by its token alone.
+local function dequeue_token(waiter)
+  for _, entry in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+    if string.sub(entry, 1, 32) == waiter then dequeue(entry) end
   end
 end
 
--- The lock of a shared owner ends with the last of its claims.
-local function last_as_long_as_the_last()
+-- Sets the expiry of a shared owner's lock: it ends with the last of the owner's claims.
+local function extend_to_longest()
   local last = redis.call('ZREVRANGE', holders, 0, 0, 'WITHSCORES')[2]
   redis.call('PEXPIRE', lock, math.max(last - clock(), 1))
 end
 
--- Makes whoever stands at `place` the holder.
-local function seat(place, flag, ttl)
-  local waiter, client, owner, words = string.match(place, '^(%x+) (%x+) %d+ %d+ ([^:]*)(:.*)$')
-  local now = clock()
-  if owner ~= '' then
+-- How the lock is held: `held` is false if it is free, 'alone', '~' for readers, '#' for permits, or 'foreign' for a
+-- sorted set of another program, which is never changed. `used` is the number of members.
+local held, used
+
+-- Reads how the lock is held, and removes the members whose lease has ended.
+local function read_holders()
+  held, used = value and 'alone', 0
+  if not together then return end
+  local first = redis.call('ZRANGE', lock, '0', '0', 'WITHSCORES')
+  held = string.match(first[1] or '', '^!?%x+ %x+ %d+ %d+ ([~#])') or 'foreign'
+  if held == 'foreign' then return end
+  local now = lease_clock()
+  if tonumber(first[2]) <= now then redis.call('ZREMRANGEBYSCORE', lock, '-inf', string.format('%d', now)) end
+  used = redis.call('ZCARD', lock)
+  held = used > 0 and held
+end
+
+-- Whether a claim of this mode can hold the lock together with those who hold it.
+local function fits(mode)
+  if not held then return true end
+  if held ~= string.sub(mode, 1, 1) then return false end
+  local weight, capacity = string.match(mode, '^#(%d+)/(%d+)')
+  return held == '~' or weight and used + weight <= tonumber(capacity)
+end
+
+local function remove_members(members)
+  local now = has_slots and lease_clock()
+  used = used - redis.call('ZREM', lock, unpack(members))
+  held = used > 0 and held
+  if held and now then
+    -- The last end may be an earlier one now: see `lease_clock`.
+    redis.call('PEXPIRE', lock, redis.call('ZREVRANGE', lock, 0, 0, 'WITHSCORES')[2] - now)
+  end
+end
+
+-- Makes the claim of `entry` one of several holders. Returns the slot of a numbered permit.
+local function hold_together(entry, waiter, mode, ttl)
+  local slot
+  if string.sub(mode, -1) == 'n' then
+    local taken = {}
+    for _, member in ipairs(redis.call('ZRANGE', lock, 0, -1)) do
+      taken[tonumber(string.match(member, '^!?%x+ %x+ %d+ %d+ #%d+/%d+n(%d+):') or -1)] = true
+    end
+    slot = 0
+    while taken[slot] do slot = slot + 1 end
+    entry = string.gsub(entry, '^(%x+ %x+ %d+ %d+ #%d+/%d+n)', '%1' .. slot)
+  end
+  local members = { entry }
+  for more = 2, tonumber(string.match(mode, '^#(%d+)/') or 1) do members[more] = waiter .. '#' .. more end
+  extend_members(members, ttl)
+  held, used = string.sub(mode, 1, 1), used + #members
+  return slot
+end
+
+-- Makes the waiter of `entry` a holder for `ttl`, with the fence `number`. Returns the slot of a numbered permit.
+local function grant_to(entry, flag, ttl, number)
+  local shares = string.match(entry, '^%x+ %x+ %d+ %d+ ([~#][^:]*):')
+  if shares then return hold_together(entry, string.sub(entry, 1, 32), shares, ttl) end
+  local time = redis.call('TIME')
+--@include entry.lua
+  if mode ~= '' then
     redis.call('DEL', holders)
-    redis.call('ZADD', holders, now + ttl, waiter)
+    redis.call('ZADD', holders, millis + ttl, waiter)
     redis.call('PEXPIRE', holders, ttl)
   end
-  local who = owner ~= '' and owner or waiter
-  local value = table.concat({ flag .. 't1', client, who, string.format('%.0f', now) }, ':') .. words
-  redis.call('SET', lock, value, 'PX', ttl)
+  redis.call('SET', lock, flag .. theirs .. number, 'PX', string.format('%d', ttl))
+  held = 'alone'
 end
 
--- Until when whoever stands at `place` is believed to be alive, and how it is told.
-local function alive(place, ticket)
-  local waiter, good = string.match(place, '^(%x+) %x+ %d+ (%d+) [^:]*:')
-  local beat = waiter and redis.call('HGET', beats, waiter)
-  if beat then
-    local till, how = string.match(beat, '^(%d+) (%a+)$')
-    return tonumber(till), how
+-- Undoes `grant_to`.
+local function ungrant(entry)
+  if held == 'alone' then
+    redis.call('DEL', lock)
+    held = false
+  else
+    remove_members(members_of(string.sub(entry, 1, 32), entry))
   end
-  return waiter and ticket / 256 + 1735689600000 + good, 'push'
 end
 
--- Gives the lock to one that waits: `fence` and `flag`, if it could be told. The lock is its own
--- before it is told; where it was not, the lock is still to be given to somebody or removed.
-local function offer(place, how, ttl)
-  local waiter, client = string.sub(place, 1, 32), string.sub(place, 34, 49)
-  if how == 'push' and waiter ~= token and not listens(client) then return nil end
+-- Grants the lock to the waiter of `entry`, and notifies its process `client` if there is one. Returns `fence`,
+-- `flag` and slot, or nil if the process could not be notified. The lock is written before the process is notified.
+local function try_grant(entry, client, ttl)
+  if client and not listens(client) then return nil end
   local number = next_fence()
   if not number then return nil end
   local flag = redis.call('ZCARD', queue) > 1 and '*' or '-'
-  seat(place, flag, ttl)
-  local message = table.concat({ 'granted', waiter, number, flag, lock }, ':')
-  if how == 'push' and waiter ~= token and not tell(client, message) then return nil end
-  pcall(leave, place)
-  return number, flag
+  local slot = grant_to(entry, flag, ttl, number)
+  local message = table.concat({ 'granted', string.sub(entry, 1, 32), number, flag .. (slot or ''), lock }, ':')
+  if client and not notify(client, message) then return ungrant(entry) end
+  pcall(dequeue, entry)
+  return number, flag, slot
 end
 
--- One that is not told learns of it by asking, which makes it last; if it has died, others need not
--- wait for longer than they would have waited to hear of it. Who asks now has heard.
-local function lasts(place, how, rest)
-  local waiter, ttl = string.match(place, '^(%x+) %x+ (%d+)')
-  if how == 'push' or waiter == token then return tonumber(ttl) end
-  return math.min(ttl, math.max(rest, 3000))
-end
+-- The fence, flag and slot of the claim that runs the script, if `serve` granted it the lock.
+local ours
 
--- Gives the lock to the first waiter that can be reached: who, its fence, the flag; or nil. One that
--- has not been heard of in time is dropped; one that cannot be told keeps its place, since it may be
--- reconnecting, and so many are passed over at most.
-local function hand_over()
-  local now, unheard = clock(), 0
-  while unheard < 32 do
-    local first = redis.call('ZRANGE', queue, unheard, unheard, 'WITHSCORES')
-    local place, ticket = first[1], first[2]
-    if not place then return end
-    local till, how = alive(place, ticket)
-    if not till or till < now then
-      leave(place)
+-- Grants the lock to the waiters at the front that fit those who hold it, at most 32 at a time. Returns whether a
+-- waiter still waits that can be notified: no later claim may pass it. Removes waiters that do not count as alive any
+-- more. A waiter that cannot be notified keeps its entry, since it may be reconnecting; at most 32 of them are skipped.
+local function serve()
+  if not queue then return false end
+  local time, skipped, granted = redis.call('TIME'), 0, 0
+  while skipped < 32 do
+    local at = skipped == 0 and '0' or skipped
+    local first = redis.call('ZRANGE', queue, at, at, 'WITHSCORES')
+    local entry, ticket = first[1], first[2]
+    if not entry then return false end
+--@include entry.lua
+    local beat = alive_ms and redis.call('HGET', heartbeats, waiter)
+--@include liveness.lua
+    if not till or till < millis then
+      dequeue(entry)
+    elseif held and held ~= 'alone' and #members_of(waiter, entry, true) > 0 then
+      -- A script that stopped half-way left the entry of a holder.
+      dequeue(entry)
+    elseif not fits(mode) then
+      if wait_mode ~= 'push' or listens(their_client) then return true end
+      skipped = skipped + 1
+    elseif granted == 32 then
+      local message = table.concat({ 'ask', waiter, lock }, ':')
+      if wait_mode ~= 'push' or notify(their_client, message) then return true end
+      skipped = skipped + 1
     else
-      local number, flag = offer(place, how, lasts(place, how, till - now))
-      if number then return string.sub(place, 1, 32), number, flag end
-      unheard = unheard + 1
+      -- A polling waiter is not notified: its next request finds the lock and extends it. Until then it gets the
+      -- lock only until its heartbeat expires (at least 3 s), so that a dead polling waiter costs the others no
+      -- more than that. The claim that runs this script learns of its grant at once and gets its whole ttl.
+      local ttl, notified = tonumber(their_ttl), waiter ~= token and their_client
+      if notified and wait_mode ~= 'push' then
+        ttl, notified = math.min(ttl, math.max(till - millis, 3000)), false
+      end
+      local number, flag, slot = try_grant(entry, notified, ttl)
+      if not number then
+        skipped = skipped + 1
+      else
+        granted = granted + 1
+        if waiter == token then ours = { number, flag, slot } end
+        -- Nobody can join it.
+        if held == 'alone' then return true end
+      end
     end
   end
+  return false
 end
 
--- Has the first waiter that can be told ask again: what it knows of the lock's end is not so any more.
-local function rouse()
-  for _, place in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
-    local client = string.sub(place, 34, 49)
-    local message = table.concat({ 'ask', string.sub(place, 1, 32), lock }, ':')
-    if listens(client) and tell(client, message) then return end
+-- Makes the first waiter that can be notified ask again: the end of the lock that it knows is out of date.
+local function wake_first()
+  for _, entry in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
+    local client = string.sub(entry, 34, 49)
+    local message = table.concat({ 'ask', string.sub(entry, 1, 32), lock }, ':')
+    if listens(client) and notify(client, message) then return end
   end
 end

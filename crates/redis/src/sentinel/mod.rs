@@ -1,20 +1,20 @@
-//! Which server is the master, by the word of Sentinels.
+//! Finds the master of a service through Sentinels.
 //!
-//! In: the addresses of Sentinels and the name of a service. Out: the address of its master now, and
-//! how often that has changed.
+//! In: the addresses of Sentinels and the name of a service. Out: the address of its current master, and how
+//! often it has changed.
 //!
-//! Sentinels may disagree: one that is cut off from the others still names the former master. Each of
-//! their configurations has an epoch, which rises with every failover; the highest is right, and one
-//! that is lower than we have seen before is never followed. So a former master that comes back, or
-//! that an isolated Sentinel still names, is not trusted, whatever role it claims for itself. (What a
-//! server says of itself is checked as well, see `link/connect.rs`.)
+//! Sentinels may disagree: a partitioned Sentinel still names the former master. Each of their configurations
+//! has an epoch, which rises with every failover. The highest epoch is right, and an epoch lower than one we
+//! have seen is not followed. So a former master that comes back, or that an isolated Sentinel still names,
+//! is not trusted, whatever role it reports. (The role that a server reports is checked as well, see
+//! `link/connection.rs`.)
 //!
-//! In reading order: `url` is where this is asked for, `ask` asks one Sentinel, this file compares
-//! their words, `listen` listens.
+//! In reading order: `query` asks one Sentinel, this file compares their answers, `subscribe` follows changes,
+//! `route` leads the links to the master. The URL is parsed in `url/sentinel.rs`.
 
-pub(crate) mod url;
-mod ask;
-mod listen;
+mod query;
+mod route;
+mod subscribe;
 #[cfg(test)]
 mod tests;
 
@@ -28,46 +28,40 @@ use tenure_core::time::{Clock, Time};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::link::Dial;
-use crate::trouble::{Cause, Trouble};
+use crate::error::{Cause, EngineError};
+use crate::link::{Connector, Found};
 use crate::url::Address;
-pub(crate) use ask::Word;
+pub(crate) use query::MasterReport;
 
-/// How long the rest are waited for when more than half have answered.
+/// How long to wait for the other Sentinels when more than half have answered.
 const LAGGARDS: Duration = Duration::from_millis(50);
-/// For how long more than half of the Sentinels have to name the same master in an epoch that is lower
-/// than we have seen, until they are believed: they were set up anew, and count from the start. After
-/// a failover those who have not heard of it yet do so within two seconds.
+/// How long more than half of the Sentinels have to name the same master in an epoch lower than one we have
+/// seen, until they are trusted: they were set up anew, and count from zero. After a failover, Sentinels that
+/// have not learned of it do so within two seconds.
 const ANEW_AFTER: Duration = Duration::from_secs(10);
 
 /// The Sentinels of one service.
 pub(crate) struct Sentinels {
     service: String,
     addresses: Vec<Address>,
-    dial: Dial,
+    connector: Connector,
     clock: Clock,
-    known: Mutex<Known>,
-    /// Counts how often the master has changed; read at every reply.
+    known: Mutex<MasterState>,
+    /// How often the master has changed; read at every reply.
     moves: AtomicU64,
-    /// The same, for those who wait for it.
+    /// The same count, for tasks that wait for a change.
     news: watch::Sender<u64>,
 }
 
-/// What was learnt so far.
+/// The answers so far.
 #[derive(Default)]
-struct Known {
-    master: Option<Word>,
-    /// What most of them say now though its epoch is lower, and since when.
-    doubt: Option<(Word, Time)>,
+struct MasterState {
+    master: Option<MasterReport>,
+    /// The answer of a majority with a lower epoch than `master`, and since when.
+    doubt: Option<(MasterReport, Time)>,
 }
 
-/// Where the master is, and how often it had changed before.
-pub(crate) struct Found {
-    pub(crate) address: Address,
-    pub(crate) moves: u64,
-}
-
-/// Without the dial: it knows the password.
+/// Without `connector`: it contains the password.
 impl fmt::Debug for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sentinels").field("service", &self.service).finish_non_exhaustive()
@@ -75,92 +69,85 @@ impl fmt::Debug for Sentinels {
 }
 
 impl Sentinels {
-    pub(crate) fn new(service: &str, addresses: &[Address], dial: Dial, clock: Clock) -> Self {
+    pub(crate) fn new(
+        service: &str,
+        addresses: &[Address],
+        connector: Connector,
+        clock: Clock,
+    ) -> Self {
         let (service, addresses) = (service.into(), addresses.into());
         let (known, moves, news) = (Mutex::default(), AtomicU64::new(0), watch::Sender::new(0));
-        Sentinels { service, addresses, dial, clock, known, moves, news }
+        Sentinels { service, addresses, connector, clock, known, moves, news }
     }
 
-    /// What they call the master.
+    /// Their name for the master.
     pub(crate) fn service(&self) -> &str {
         &self.service
     }
 
-    /// Where they are, as they were named.
+    /// Their addresses, as the URL names them.
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Who we are to them.
-    pub(crate) fn dial(&self) -> &Dial {
-        &self.dial
+    /// The connector with the credentials for the Sentinels.
+    pub(crate) fn connector(&self) -> &Connector {
+        &self.connector
     }
 
-    /// The service, and where its master was last known to be.
+    /// The service, and the last known address of its master.
     pub(crate) fn shown(&self) -> String {
         match &self.known().master {
-            Some(word) => format!("{} at {}", self.service, word.address),
+            Some(report) => format!("{} at {}", self.service, report.address),
             None => self.service.clone(),
         }
     }
 
-    /// How often the master has changed, as far as is known.
+    /// How often the master has changed, as far as it is known.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// Tells when it changes.
+    /// Notifies of every change of the master.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
     }
 
-    /// Waits until it has changed more often than `before`.
-    pub(crate) async fn moved(&self, before: u64) {
-        // We have the sender: it cannot end.
-        let _ = self.changes().wait_for(|moves| *moves > before).await;
-    }
-
-    /// What to say to whoever connects to a server that is not the master any more.
-    pub(crate) fn left(&self, address: &Address) -> Trouble {
-        let what = format_args!("`{address}` is not the master any more");
-        Trouble::new(Cause::Down, &self.service, what)
-    }
-
-    /// Asks all Sentinels where the master is.
-    pub(crate) async fn find(self: &Arc<Self>) -> Result<Found, Trouble> {
-        let (words, troubles) = self.ask_all().await;
-        if words.is_empty() {
-            return Err(self.nobody_knows(&troubles));
+    /// Asks all Sentinels for the master.
+    pub(crate) async fn find(self: &Arc<Self>) -> Result<Found, EngineError> {
+        let (reports, errors) = self.ask_all().await;
+        if reports.is_empty() {
+            return Err(self.nobody_knows(&errors));
         }
-        self.learn(&words);
+        self.apply(&reports);
         let known = self.known();
         let moves = self.moves();
-        let master = known.master.as_ref().ok_or_else(|| self.nobody_knows(&troubles))?;
+        let master = known.master.as_ref().ok_or_else(|| self.nobody_knows(&errors))?;
         Ok(Found { address: master.address.clone(), moves })
     }
 
-    /// What each says, or why it says nothing. Those who take long are not waited for, once more than
-    /// half have said something.
-    async fn ask_all(self: &Arc<Self>) -> (Vec<Word>, Vec<Trouble>) {
+    /// The answer or the error of each Sentinel. Once more than half have answered, slow ones are not waited
+    /// for.
+    async fn ask_all(self: &Arc<Self>) -> (Vec<MasterReport>, Vec<EngineError>) {
         let mut asked = JoinSet::new();
         for address in &self.addresses {
             let (sentinels, address) = (self.clone(), address.clone());
             asked.spawn(async move { sentinels.ask(&address).await });
         }
-        let (mut words, mut troubles) = (Vec::new(), Vec::new());
-        let mut late = pin!(tokio::time::sleep(self.dial.connect_timeout() / 2));
+        let (mut reports, mut errors) = (Vec::new(), Vec::new());
+        let mut late = pin!(tokio::time::sleep(self.connector.connect_timeout() / 2));
         loop {
-            let heard = tokio::select! {
-                heard = asked.join_next() => heard,
+            let received = tokio::select! {
+                received = asked.join_next() => received,
                 () = &mut late => None,
             };
-            match heard {
-                None => return (words, troubles),
-                Some(Ok(Ok(word))) => words.push(word),
-                Some(Ok(Err(trouble))) => troubles.push(trouble),
+            match received {
+                None => return (reports, errors),
+                Some(Ok(Ok(report))) => reports.push(report),
+                Some(Ok(Err(error))) => errors.push(error),
                 Some(Err(_)) => {}
             }
-            if self.is_majority(words.len()) {
+            if self.is_majority(reports.len()) {
                 late.set(tokio::time::sleep(LAGGARDS));
             }
         }
@@ -170,40 +157,41 @@ impl Sentinels {
         count > self.addresses.len() / 2
     }
 
-    /// Takes in what some of them say, and counts a move if another server is the master by that.
-    fn learn(&self, words: &[Word]) {
+    /// Applies answers, and counts a move if they name another master.
+    fn apply(&self, reports: &[MasterReport]) {
         let mut known = self.known();
-        let Some(word) = self.best(&mut known, words) else { return };
-        let before = known.master.replace(word.clone());
-        let Some(before) = before.filter(|before| before.address != word.address) else { return };
-        tracing::info!(service = self.service, from = %before.address, to = %word.address,
-            epoch = word.epoch, "another server is the master");
-        // With the mutex held: whoever reads the new address reads the new count.
+        let Some(report) = self.best(&mut known, reports) else { return };
+        let before = known.master.replace(report.clone());
+        let Some(before) = before.filter(|before| before.address != report.address) else { return };
+        tracing::info!(service = self.service, from = %before.address, to = %report.address,
+            epoch = report.epoch, "another server is the master");
+        // With the mutex held: a reader of the new address also reads the new count.
         let moves = self.moves.fetch_add(1, Ordering::AcqRel) + 1;
         self.news.send_replace(moves);
     }
 
-    /// The word to go by, if it is not what is known already.
-    fn best(&self, known: &mut Known, words: &[Word]) -> Option<Word> {
-        let epoch = words.iter().map(|word| word.epoch).max()?;
+    /// The answer to follow, if it differs from what is known.
+    fn best(&self, known: &mut MasterState, reports: &[MasterReport]) -> Option<MasterReport> {
+        let epoch = reports.iter().map(|report| report.epoch).max()?;
         if known.master.as_ref().is_some_and(|master| epoch < master.epoch) {
-            return self.anew(known, words);
+            return self.anew(known, reports);
         }
         known.doubt = None;
-        let mut newest = words.iter().filter(|word| word.epoch == epoch);
+        let mut newest = reports.iter().filter(|report| report.epoch == epoch);
         match &known.master {
-            // In one epoch there is one master. Who says otherwise is of a moment ago, or set up wrongly.
+            // An epoch has one master. A Sentinel that names another one has old data or is misconfigured.
             Some(master) if epoch == master.epoch => {
-                newest.find(|word| *word != master && self.say_most(words, word))
+                newest.find(|report| *report != master && self.is_majority_report(reports, report))
             }
             _ => newest.next(),
         }
         .cloned()
     }
 
-    /// The same where all of them are behind what is known: what most have said for long.
-    fn anew(&self, known: &mut Known, words: &[Word]) -> Option<Word> {
-        let most = words.iter().find(|word| self.say_most(words, word))?;
+    /// The answer to follow when all epochs are lower than the known one: what a majority has said for long
+    /// enough.
+    fn anew(&self, known: &mut MasterState, reports: &[MasterReport]) -> Option<MasterReport> {
+        let most = reports.iter().find(|report| self.is_majority_report(reports, report))?;
         let now = self.clock.now();
         let since = match &known.doubt {
             Some((doubt, since)) if doubt == most => *since,
@@ -213,21 +201,21 @@ impl Sentinels {
         (now >= since.after(ANEW_AFTER)).then(|| most.clone())
     }
 
-    fn say_most(&self, words: &[Word], word: &Word) -> bool {
-        self.is_majority(words.iter().filter(|other| *other == word).count())
+    fn is_majority_report(&self, reports: &[MasterReport], report: &MasterReport) -> bool {
+        self.is_majority(reports.iter().filter(|other| *other == report).count())
     }
 
-    /// Why there is no master to connect to. Where they refuse us, or know no such service, asking again
-    /// is of no use.
-    fn nobody_knows(&self, troubles: &[Trouble]) -> Trouble {
-        let refused = !troubles.is_empty() && troubles.iter().all(Trouble::is_final);
-        let cause = if refused { Cause::Refused } else { Cause::Down };
-        let said: Vec<String> = troubles.iter().map(ToString::to_string).collect();
+    /// The error when no master is known. It is permanent if all Sentinels refuse us or do not know the
+    /// service.
+    fn nobody_knows(&self, errors: &[EngineError]) -> EngineError {
+        let refused = !errors.is_empty() && errors.iter().all(EngineError::is_permanent);
+        let cause = if refused { Cause::Refused } else { Cause::Unreachable };
+        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
         let said = if said.is_empty() { "none answered in time".into() } else { said.join("; ") };
-        Trouble::new(cause, &self.service, format_args!("no Sentinel names its master: {said}"))
+        EngineError::new(cause, &self.service, format_args!("no Sentinel names its master: {said}"))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, MasterState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

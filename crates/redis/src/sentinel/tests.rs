@@ -1,70 +1,67 @@
-//! Whose word counts, when Sentinels disagree.
-
-use std::time::Duration;
+//! Which answer counts when Sentinels disagree.
 
 use tenure_core::time::Clock;
+use tenure_net::Timeouts;
 
-use super::ask::Word;
+use super::query::MasterReport;
 use super::{ANEW_AFTER, Sentinels};
-use crate::link::{Dial, Login};
-use crate::url::Address;
-
-const TIMEOUT: Duration = Duration::from_secs(2);
+use crate::link::Connector;
+use crate::url::{Address, Login};
 
 fn three(clock: &Clock) -> Sentinels {
-    let dial = Dial::new(Login::default(), None, TIMEOUT, TIMEOUT);
+    let connector = Connector::new(Login::default(), None, Timeouts::default());
     let addresses = [1, 2, 3].map(|port| Address::Tcp("h".into(), port));
-    Sentinels::new("s", &addresses, dial, clock.clone())
+    Sentinels::new("s", &addresses, connector, clock.clone())
 }
 
-fn word(epoch: u64, port: u16) -> Word {
-    Word { epoch, address: Address::Tcp("m".into(), port) }
+fn report(epoch: u64, port: u16) -> MasterReport {
+    MasterReport { epoch, address: Address::Tcp("m".into(), port) }
 }
 
 fn state(sentinels: &Sentinels) -> (String, u64) {
     (sentinels.shown(), sentinels.moves())
 }
 
-/// The highest epoch wins over any number of others, and over what comes later.
+/// The highest epoch wins over any number of others, and over later answers.
 #[test]
 fn t38_the_highest_epoch_is_followed() {
     let sentinels = three(&Clock::manual());
-    sentinels.learn(&[word(1, 1), word(1, 1)]);
+    sentinels.apply(&[report(1, 1), report(1, 1)]);
     assert_eq!(state(&sentinels), ("s at m:1".into(), 0));
-    sentinels.learn(&[word(1, 1), word(2, 2), word(1, 1)]);
+    sentinels.apply(&[report(1, 1), report(2, 2), report(1, 1)]);
     assert_eq!(state(&sentinels), ("s at m:2".into(), 1));
-    sentinels.learn(&[word(1, 1)]);
+    sentinels.apply(&[report(1, 1)]);
     assert_eq!(state(&sentinels), ("s at m:2".into(), 1), "an isolated one is not followed");
-    sentinels.learn(&[word(3, 2)]);
+    sentinels.apply(&[report(3, 2)]);
     assert_eq!(state(&sentinels), ("s at m:2".into(), 1), "the same master in a new epoch");
-    sentinels.learn(&[word(4, 1)]);
+    sentinels.apply(&[report(4, 1)]);
     assert_eq!(state(&sentinels), ("s at m:1".into(), 2));
 }
 
-/// In one epoch, what is known is not given up for what another still says.
+/// Within one epoch, a single different answer does not change the known master; a majority does.
 #[test]
 fn one_master_in_an_epoch() {
     let sentinels = three(&Clock::manual());
-    sentinels.learn(&[word(1, 1)]);
-    sentinels.learn(&[word(1, 2), word(1, 1)]);
+    sentinels.apply(&[report(1, 1)]);
+    sentinels.apply(&[report(1, 2), report(1, 1)]);
     assert_eq!(state(&sentinels), ("s at m:1".into(), 0));
-    sentinels.learn(&[word(1, 2)]);
+    sentinels.apply(&[report(1, 2)]);
     assert_eq!(state(&sentinels), ("s at m:1".into(), 0), "one that was set up wrongly");
-    sentinels.learn(&[word(1, 2), word(1, 2)]);
+    sentinels.apply(&[report(1, 2), report(1, 2)]);
     assert_eq!(state(&sentinels), ("s at m:2".into(), 1));
 }
 
-/// Sentinels that were set up anew count from the start: most of them are believed after a while.
+/// Sentinels that were set up anew count from zero: a majority of them is trusted after a while.
 #[test]
 fn sentinels_that_were_set_up_anew() {
     let clock = Clock::manual();
     let sentinels = three(&clock);
-    sentinels.learn(&[word(9, 1)]);
-    sentinels.learn(&[word(0, 2), word(0, 2)]);
+    sentinels.apply(&[report(9, 1)]);
+    sentinels.apply(&[report(0, 2), report(0, 2)]);
     assert_eq!(state(&sentinels), ("s at m:1".into(), 0), "not at once");
     clock.advance(ANEW_AFTER);
-    sentinels.learn(&[word(0, 2)]);
+    sentinels.apply(&[report(0, 2)]);
     assert_eq!(state(&sentinels), ("s at m:1".into(), 0), "one is not most");
-    sentinels.learn(&[word(0, 2), word(0, 2)]);
+    sentinels.apply(&[report(0, 2), report(0, 2)]);
     assert_eq!(state(&sentinels), ("s at m:2".into(), 1));
 }

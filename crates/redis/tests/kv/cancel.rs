@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure_redis::{Client, KvExt};
-use tenure_testkit::dice::Dice;
+use tenure_testkit::rng::Rng;
 use tenure_testkit::servers::RedisServer;
 use tenure_testkit::wait::within;
 
@@ -20,15 +20,15 @@ struct Tally {
     answered: AtomicUsize,
 }
 
-/// Lets other tasks run so many times.
+/// Lets other tasks run `count` times.
 async fn turns(count: u64) {
     for _ in 0..count {
         tokio::task::yield_now().await;
     }
 }
 
-/// One call of a kind by chance, on keys that nobody else has: its answer can be known from theirs.
-async fn call(redis: &Client, own: u64, dice: &mut Dice) {
+/// One random call on keys that only this task uses, so its reply is known in advance.
+async fn call(redis: &Client, own: u64, dice: &mut Rng) {
     let (key, text) = (format!("own:{own}"), format!("value of {own}"));
     match dice.below(6) {
         0 => assert_eq!(redis.get(&key).await.unwrap(), Some(text)),
@@ -55,7 +55,7 @@ async fn prepare(redis: &Client, own: u64) {
     redis.rpush(&format!("list:{own}"), &own).await.unwrap();
 }
 
-async fn run(redis: Client, own: u64, mut dice: Dice, tally: Arc<Tally>) {
+async fn run(redis: Client, own: u64, mut dice: Rng, tally: Arc<Tally>) {
     for _ in 0..ROUNDS {
         let patience = dice.below(40);
         tokio::select! {
@@ -67,19 +67,19 @@ async fn run(redis: Client, own: u64, mut dice: Dice, tally: Arc<Tally>) {
     call(&redis, own, &mut dice).await;
 }
 
-/// 32 tasks on one connection, of whose 12,800 calls many are dropped at a random moment: each call
-/// that is answered has its own answer.
+/// With 32 tasks on one connection and many of their 12,800 calls dropped at random moments, each completed
+/// call gets its own reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_cancels_never_shift_replies() {
     let server = RedisServer::start();
     let redis = Client::builder(&server.url()).response_timeout(Duration::from_secs(4));
     let redis = redis.client().await.unwrap();
-    let (seed, _) = Dice::from_environment();
+    let (seed, _) = Rng::from_environment();
     let tally = Arc::new(Tally::default());
     let mut tasks = Vec::new();
     for own in 0..TASKS {
         prepare(&redis, own).await;
-        let dice = Dice::new(seed.wrapping_add(own.wrapping_mul(0x9e37)));
+        let dice = Rng::new(seed.wrapping_add(own.wrapping_mul(0x9e37)));
         tasks.push(tokio::spawn(run(redis.clone(), own, dice, tally.clone())));
     }
     for task in tasks {

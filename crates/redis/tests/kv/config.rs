@@ -1,12 +1,12 @@
-//! `[redis]` of a file leads to a server (D9).
+//! `[redis]` of a configuration file leads to a server (D9).
 
+use tenure_redis::Config;
 use tenure_redis::KvExt;
-use tenure_redis::kv::Config;
 use tenure_testkit::servers::RedisServer;
 
 use crate::support::raw;
 
-/// D9: every field has its effect on the connection; code is stronger than the file.
+/// D9: every field affects the connection, and code overrides the file.
 #[tokio::test]
 async fn d9_a_file_leads_to_the_server() {
     let server = RedisServer::start_with(&["--requirepass", "p@:/ %"]);
@@ -26,7 +26,7 @@ async fn d9_a_file_leads_to_the_server() {
     assert_eq!(raw_client.text(&["GET", "shop:k"]).as_deref(), Some("v"));
 }
 
-/// A missing file is fine, and a wrong field is refused by name.
+/// D9: a missing file is not an error, and an unknown field is refused by name.
 #[tokio::test]
 async fn d9_files_that_are_not_there_or_wrong() {
     let server = RedisServer::start();

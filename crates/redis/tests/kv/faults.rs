@@ -1,4 +1,4 @@
-//! A server that is down, slow, full, or says no: typed errors, and no wait past the time-outs.
+//! A server that is down, slow, full, or refuses: typed errors, and no wait beyond the time-outs.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tenure_testkit::wait::{eventually, within};
 
 use crate::support::{SLACK, TIMEOUT, client};
 
-/// A server that is down: unavailable at once, with its address; back, it is used again.
+/// If the server is down, calls fail as unavailable at once, with its address; after a restart it is used again.
 #[tokio::test]
 async fn down_and_restarted() {
     let server = RedisServer::start();
@@ -17,7 +17,7 @@ async fn down_and_restarted() {
     redis.set("k", &1).await.unwrap();
     server.kill();
     let started = Instant::now();
-    // The first may have been under way when the connection broke.
+    // The first request may have been under way when the connection broke.
     let _ = within("an error", redis.get::<u8>("k")).await.unwrap_err();
     for _ in 0..3 {
         let error = within("an error", redis.get::<u8>("k")).await.unwrap_err();
@@ -33,7 +33,7 @@ async fn down_and_restarted() {
     assert_eq!(redis.get("k").await.unwrap(), Some(2));
 }
 
-/// A server that stands still: unknown within the time-out, and afterwards everyone gets their own.
+/// If the server is paused, a call fails as unknown within the time-out, and later calls get their own replies.
 #[tokio::test]
 async fn slow() {
     let server = RedisServer::start();
@@ -59,7 +59,7 @@ async fn slow() {
     }
 }
 
-/// A pipeline that a slow server does not answer is unknown, within the time-out too.
+/// A pipeline without a reply fails as unknown within the time-out, too.
 #[tokio::test]
 async fn slow_pipeline() {
     let server = RedisServer::start();
@@ -73,7 +73,7 @@ async fn slow_pipeline() {
     server.go_on();
 }
 
-/// The verb does not fit what the key holds.
+/// A verb that does not fit the type of the key is a typed error.
 #[tokio::test]
 async fn wrong_type() {
     let server = RedisServer::start();
@@ -94,7 +94,7 @@ async fn wrong_type() {
     assert!(error.is_refused() && !error.is_wrong_type(), "a string that is no number: {error:?}");
 }
 
-/// A full server refuses what needs memory, and goes on giving.
+/// A full server refuses writes that need memory, and still answers reads.
 #[tokio::test]
 async fn full() {
     let server = RedisServer::start();
@@ -110,7 +110,20 @@ async fn full() {
     assert_eq!(loaded, 3, "what was loaded is good, though it cannot be kept");
 }
 
-/// A wrong password and a missing right are told apart from everything else, and never shown.
+/// `Debug` of an error shows its message, with the key as text.
+#[tokio::test]
+async fn debug_is_the_message() {
+    let server = RedisServer::start();
+    let redis = client(&server).await;
+    redis.sadd("set", &1).await.unwrap();
+    let error = redis.get::<u8>("set").await.unwrap_err();
+    let at = format!("get `set`: redis `127.0.0.1:{}`: ", server.port());
+    let said = "the key holds a value of another type: WRONGTYPE Operation";
+    assert!(error.to_string().starts_with(&format!("{at}{said}")), "{error}");
+    assert_eq!(format!("{error:?}"), format!("Error({error})"));
+}
+
+/// A wrong password and a missing right are errors of their own kind, and a password is never shown.
 #[tokio::test]
 async fn denied() {
     let server = RedisServer::start_with(&["--requirepass", "right"]);
@@ -129,10 +142,12 @@ async fn denied() {
     raw.command(&["ACL", "SETUSER", "default", "-set"]);
     let error = redis.set("k", &2).await.unwrap_err();
     assert!(error.is_denied(), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(": the user lacks a right: NOPERM "), "not the rights of locks: {text}");
     assert_eq!(redis.get("k").await.unwrap(), Some(1));
 }
 
-/// 64 MiB there and back, with others on the same connection meanwhile.
+/// A value of 64 MiB is written and read back, while other calls use the same connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_of_64_mib() {
     let server = RedisServer::start();
@@ -147,7 +162,7 @@ async fn a_value_of_64_mib() {
     assert_eq!(beside.unwrap(), 2);
 }
 
-/// A client that is closed connects again when it is asked for something.
+/// A client that was closed connects again at the next call.
 #[tokio::test]
 async fn closed_and_asked_again() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Writes that a newer fence refuses (A23).
+//! Writes that are refused because of a newer fence (A23).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{LONG, client, pttl, raw};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// A23: a holder that lost its lock cannot overwrite what the next one wrote.
+/// A23: a holder that lost its lock cannot overwrite the value of the next holder.
 #[tokio::test]
 async fn a23_a_stale_holder_is_refused() {
     let server = RedisServer::start();
@@ -34,7 +34,7 @@ async fn a23_a_stale_holder_is_refused() {
     assert_eq!(raw(&server, "tenure:fenced:balance").unwrap(), newer.to_string());
 }
 
-/// Fences are compared as whole numbers, beyond what a double can tell apart, and of any length.
+/// A23: fences are compared as integers, beyond the precision of a double, and of any length.
 #[tokio::test]
 async fn a23_fences_of_63_bits() {
     let server = RedisServer::start();
@@ -50,7 +50,7 @@ async fn a23_fences_of_63_bits() {
     }
 }
 
-/// The mark outlives the value, and never gets a shorter life than it had.
+/// A23: the stored fence outlives the value, and its ttl never gets shorter.
 #[tokio::test]
 async fn a23_the_mark_outlives_the_value() {
     let server = RedisServer::start();
@@ -74,7 +74,7 @@ async fn a23_the_mark_outlives_the_value() {
     assert_eq!(pttl(&server, "tenure:fenced:k"), -1);
 }
 
-/// Works after the server has forgotten the script, in a pipeline, and in a transaction.
+/// A23: fenced writes work after the server has lost the script, in a pipeline, and in a transaction.
 #[tokio::test]
 async fn a23_wherever_a_set_works() {
     let server = RedisServer::start();
@@ -89,14 +89,14 @@ async fn a23_wherever_a_set_works() {
             p.set("k", "old").fenced(Fence::from_raw(2));
         });
         let error = if atomic { filled.atomic().await } else { filled.await }.unwrap_err();
-        assert!(error.is_stale_fence() && error.place() == Some(2), "{error}");
+        assert!(error.is_stale_fence() && error.position() == Some(2), "{error}");
     }
     assert_eq!(redis.get("k").await.unwrap(), Some(3));
     let error = redis.set("k", &1).fenced(Fence::NONE).await.unwrap_err();
     assert!(error.is_invalid(), "{error}");
 }
 
-/// A full server writes neither the value nor half of it.
+/// A23: a full server writes neither the value nor the fence.
 #[tokio::test]
 async fn a23_a_full_server() {
     let server = RedisServer::start();

@@ -8,6 +8,8 @@
 
 mod support;
 mod verbs;
+mod more;
+mod scan;
 mod types;
 mod replaced;
 mod remember;

@@ -10,7 +10,7 @@ use tenure_testkit::servers::RedisServer;
 
 use crate::support::{SLACK, User, client};
 
-/// D10: how the server is.
+/// D10: `health` reports the round trip, the role and the version of the server.
 #[tokio::test]
 async fn d10_health() {
     let server = RedisServer::start();
@@ -24,7 +24,7 @@ async fn d10_health() {
     assert!(redis.health().await.unwrap_err().is_unavailable());
 }
 
-/// D10: a server that became a replica says so, or is left.
+/// D10: `health` shows that the server became a replica, and a write fails as unavailable.
 #[tokio::test]
 async fn d10_health_of_a_replica() {
     let server = RedisServer::start();
@@ -47,6 +47,12 @@ async fn d10_metrics() {
     redis.get::<String>("secret-key").await.unwrap();
     redis.lpop::<String>("secret-key").await.unwrap_err();
     redis.pipeline(|p| p.incr("n")).await.unwrap();
+    redis.get_many::<u8>(["n"]).await.unwrap();
+    redis.set_many([("n", 1)]).await.unwrap();
+    redis.set_if_absent("n", &1).await.unwrap();
+    redis.zadd("z", "m", 1.0).await.unwrap();
+    redis.scan::<String>("").next().await.unwrap();
+    redis.command::<i64>("STRLEN").key("n").await.unwrap();
     let mut seen = Vec::new();
     for (key, _, _, value) in snapshotter.snapshot().into_vec() {
         let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
@@ -63,17 +69,23 @@ async fn d10_metrics() {
     assert_eq!(
         seen,
         [
+            "tenure_redis_command_duration_seconds command ok 1",
             "tenure_redis_command_duration_seconds get ok 2",
+            "tenure_redis_command_duration_seconds get_many ok 1",
             "tenure_redis_command_duration_seconds lpop error 1",
             "tenure_redis_command_duration_seconds pipeline ok 1",
+            "tenure_redis_command_duration_seconds scan ok 1",
             "tenure_redis_command_duration_seconds set ok 1",
+            "tenure_redis_command_duration_seconds set_if_absent ok 1",
+            "tenure_redis_command_duration_seconds set_many ok 1",
+            "tenure_redis_command_duration_seconds zadd ok 1",
             "tenure_redis_command_errors_total lpop wrong_type 1",
         ]
     );
 }
 
-/// What is logged, by all tests of this process: tell them apart by their keys. (Listening by thread
-/// would miss events that another thread came upon first.)
+/// The log of all tests in this process; tests tell their lines apart by key. (A recorder per thread would
+/// miss events that another thread logged first.)
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -88,7 +100,7 @@ impl Write for Log {
 }
 
 impl Log {
-    /// Listens from now on.
+    /// Starts to record, if no other test has.
     pub(crate) fn listen() -> &'static Log {
         static LOG: OnceLock<Log> = OnceLock::new();
         LOG.get_or_init(|| {

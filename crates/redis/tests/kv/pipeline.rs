@@ -7,7 +7,7 @@ use tenure_testkit::servers::RedisServer;
 
 use crate::support::{LONG, User, ann, calls, client, pttl, raw};
 
-/// D7: every queued verb, with its typed result.
+/// D7: every queued verb has its typed result.
 #[tokio::test]
 async fn d7_typed_results() {
     let server = RedisServer::start();
@@ -42,7 +42,7 @@ async fn d7_typed_results() {
     assert!(pttl(&server, "tenure:user:1") > 0 && pttl(&server, "tenure:n") > 0);
 }
 
-/// As many results as were asked for, in their order; and none at all.
+/// D7: there are as many results as requested, in order; a pipeline may also be empty.
 #[tokio::test]
 async fn d7_many_results() {
     let server = RedisServer::start();
@@ -53,7 +53,7 @@ async fn d7_many_results() {
     redis.pipeline(|_| ()).atomic().await.unwrap();
 }
 
-/// An error says which command it is of; the others were carried out.
+/// Checks that an error names its command, and that the other commands were executed.
 async fn says_which(redis: &dyn Kv, atomic: bool) {
     redis.set("text", "x").await.unwrap();
     let pipeline = redis.pipeline(|p| {
@@ -62,21 +62,21 @@ async fn says_which(redis: &dyn Kv, atomic: bool) {
         p.incr("after");
     });
     let error = if atomic { pipeline.atomic().await } else { pipeline.await }.unwrap_err();
-    assert_eq!((error.place(), error.key()), (Some(2), Some(&b"text"[..])));
+    assert_eq!((error.position(), error.key()), (Some(2), Some(&b"text"[..])));
     let text = error.to_string();
     assert!(text.starts_with("pipeline command 2, incr `text`: refused: redis `"), "{text}");
     let done = redis.pipeline(|p| (p.get::<u8>("before"), p.get::<u8>("after"))).await.unwrap();
     assert_eq!(done, (Some(1), Some(1)));
 }
 
-/// D7: an error in one command says which.
+/// D7: an error names its command.
 #[tokio::test]
 async fn d7_an_error_says_which() {
     let server = RedisServer::start();
     says_which(&client(&server).await, false).await;
 }
 
-/// D7: also inside a transaction, which Redis does not roll back.
+/// D7: an error names its command also inside a transaction, which Redis does not roll back.
 #[tokio::test]
 async fn d7_an_error_in_a_transaction_says_which() {
     let server = RedisServer::start();
@@ -84,7 +84,7 @@ async fn d7_an_error_in_a_transaction_says_which() {
     assert_eq!((calls(&server, "multi"), calls(&server, "exec")), (1, 1));
 }
 
-/// A result of another type than asked for says which, and so does a value that cannot be written.
+/// D7: a result of another type than requested names its command, and so does a value that cannot be written.
 #[tokio::test]
 async fn d7_a_wrong_type_says_which() {
     let server = RedisServer::start();
@@ -96,7 +96,7 @@ async fn d7_a_wrong_type_says_which() {
         })
         .await
         .unwrap_err();
-    assert!(error.is_undecodable() && error.place() == Some(2), "{error}");
+    assert!(error.is_undecodable() && error.position() == Some(2), "{error}");
     let error = redis
         .pipeline(|p| {
             p.set("k", "other");
@@ -104,11 +104,11 @@ async fn d7_a_wrong_type_says_which() {
         })
         .await
         .unwrap_err();
-    assert!(error.is_invalid() && error.place() == Some(2), "{error}");
+    assert!(error.is_invalid() && error.position() == Some(2), "{error}");
     assert_eq!(raw(&server, "tenure:k").unwrap(), "text", "nothing was asked");
 }
 
-/// D7: `.atomic()`: if one command cannot be queued, none is carried out.
+/// D7: with `.atomic()`, if one command cannot be queued, none is executed.
 #[tokio::test]
 async fn d7_atomic_is_all_or_nothing() {
     let server = RedisServer::start();
@@ -122,12 +122,12 @@ async fn d7_atomic_is_all_or_nothing() {
         .atomic()
         .await
         .unwrap_err();
-    assert!(error.is_denied() && error.place() == Some(2), "{error}");
+    assert!(error.is_denied() && error.position() == Some(2), "{error}");
     let (one, two) = redis.pipeline(|p| (p.incr("a"), p.incr("a"))).atomic().await.unwrap();
     assert_eq!((one, two), (1, 2));
 }
 
-/// Transactions of many tasks on one connection never mix, and each sees its own two steps together.
+/// D7: transactions of many tasks on one connection never mix, and each sees its two steps together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d7_transactions_do_not_mix() {
     let server = RedisServer::start();
@@ -148,7 +148,7 @@ async fn d7_transactions_do_not_mix() {
     assert_eq!(redis.get("n").await.unwrap(), Some(1600));
 }
 
-/// D7: one round trip: a server that answers nothing until it has everything would not be waited for.
+/// D7: a pipeline is one round trip, not one for each command.
 #[tokio::test]
 async fn d7_one_round_trip() {
     let server = RedisServer::start();
@@ -161,6 +161,6 @@ async fn d7_one_round_trip() {
     };
     let before = reads(&server);
     redis.pipeline(|p| (0..50).map(|_| p.incr("k")).collect::<Vec<_>>()).await.unwrap();
-    // Ours, and what the test itself asks: far below one for each command.
+    // Our request and those of the test itself: far below one read for each command.
     assert!(reads(&server) - before < 20);
 }

@@ -1,4 +1,4 @@
-//! Read, or load and keep: one load at a time (D5, D6).
+//! Read, or load and store: one load at a time (D5, D6).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::observe::Log;
 use crate::support::{LONG, User, ann, client, pttl, raw};
 
-/// A loader that can be held up, and counts.
+/// A loader that counts its calls and can be blocked.
 #[derive(Clone)]
 struct Source {
     loads: Arc<AtomicUsize>,
@@ -35,12 +35,12 @@ impl fmt::Display for Broken {
 impl std::error::Error for Broken {}
 
 impl Source {
-    /// One that lets so many loads come to an end.
+    /// A loader that lets `open` loads finish.
     fn new(open: usize) -> Self {
         Source { loads: Arc::default(), open: Arc::new(Semaphore::new(open)) }
     }
 
-    /// How many loads were begun.
+    /// How many loads were started.
     fn loads(&self) -> usize {
         self.loads.load(Ordering::SeqCst)
     }
@@ -55,7 +55,7 @@ impl Source {
         Ok(ann())
     }
 
-    /// So many tasks that all want the same.
+    /// `count` tasks that all want the same value.
     fn callers(&self, redis: &Client, count: usize) -> Vec<JoinHandle<Loaded>> {
         self.callers_of("user:1", redis, count)
     }
@@ -76,7 +76,7 @@ impl Source {
 
 type Loaded = Result<User, Error>;
 
-/// Waits until the server has said so often that there is nothing.
+/// Waits until the server has reported so many missing keys.
 async fn missed(server: &RedisServer, times: u64) {
     looked(server, "keyspace_misses:", times).await;
 }
@@ -90,16 +90,16 @@ async fn looked(server: &RedisServer, stat: &str, times: u64) {
     eventually("all to have looked", || async { count() >= times }).await;
 }
 
-/// Waits until all who have been answered on this connection have had their turn.
+/// Waits until all tasks with a reply on this connection have run.
 async fn settled(redis: &Client) {
-    // Replies come in order: theirs were there before this one.
+    // Replies arrive in order, so theirs arrived before this one.
     redis.exists("none").await.unwrap();
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// D5: reads, else loads, keeps for the ttl and returns.
+/// D5: `remember` reads the value, or loads it, stores it for the ttl and returns it.
 #[tokio::test]
 async fn d5_loads_once_and_keeps() {
     let server = RedisServer::start();
@@ -115,7 +115,7 @@ async fn d5_loads_once_and_keeps() {
     assert!(left > 500_000 && left <= 600_000, "{left}");
 }
 
-/// D5: a hundred callers, one load.
+/// D5: a hundred callers cause one load.
 #[tokio::test]
 async fn d5_one_load_for_all() {
     let server = RedisServer::start();
@@ -151,7 +151,7 @@ async fn d5_keys_do_not_wait_for_each_other() {
     assert_eq!((one.unwrap(), two.unwrap()), (ann(), ann()));
 }
 
-/// D5: the first caller is cancelled: the next one loads, still one at a time.
+/// D5: if the first caller is cancelled, the next one loads, still one at a time.
 #[tokio::test]
 async fn d5_a_cancelled_load_is_taken_over() {
     let server = RedisServer::start();
@@ -171,7 +171,7 @@ async fn d5_a_cancelled_load_is_taken_over() {
     assert_eq!(source.loads(), 2);
 }
 
-/// D5: the first caller's loader panics: the next one loads, the panic stays with its own task.
+/// D5: if the first caller's loader panics, the next one loads, and the panic stays in its own task.
 #[tokio::test]
 async fn d5_a_panicking_load_is_taken_over() {
     let server = RedisServer::start();
@@ -203,7 +203,7 @@ async fn d5_a_panicking_load_is_taken_over() {
     assert_eq!(source.loads(), 1);
 }
 
-/// D5: a loader's error reaches every caller that waits, and is not kept.
+/// D5: a loader's error reaches every waiting caller, and is not stored.
 #[tokio::test]
 async fn d5_an_error_reaches_all_and_is_not_kept() {
     let server = RedisServer::start();
@@ -237,9 +237,9 @@ async fn d5_an_error_reaches_all_and_is_not_kept() {
     assert_eq!(redis.remember("user:1", LONG, || source.load()).await.unwrap(), ann());
 }
 
-/// What is kept cannot be read: it is loaded afresh, and the log says so once, for all who came.
+/// D5: a stored value that cannot be decoded is loaded again, with one log line for all callers.
 #[tokio::test]
-async fn d5_what_cannot_be_read_is_loaded_afresh() {
+async fn d5_what_cannot_be_read_is_loaded_again() {
     let server = RedisServer::start();
     let redis = client(&server).await;
     let log = Log::listen();
@@ -261,7 +261,27 @@ async fn d5_what_cannot_be_read_is_loaded_afresh() {
     assert!(lines[0].contains("support::User") && lines[0].contains("not a user"), "{}", lines[0]);
 }
 
-/// Two types under one key: each caller gets its own, nobody an error.
+/// A full server keeps no value, and every load finds that: one warning a second, the other lines at `debug`.
+#[tokio::test]
+async fn a_full_server_is_one_line_a_second() {
+    let server = RedisServer::start();
+    let redis = client(&server).await;
+    let log = Log::listen();
+    server.client().command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let start = std::time::Instant::now();
+    for number in 0..200 {
+        let key = format!("unkept:{number}");
+        let load = async || Ok::<_, Broken>(ann());
+        assert_eq!(redis.remember(&key, LONG, load).await.unwrap(), ann());
+    }
+    let most = start.elapsed().as_secs() as usize + 2;
+    let lines = log.lines(["could not be kept", "unkept:"]);
+    let warned = lines.iter().filter(|line| line.contains("WARN")).count();
+    assert!(warned <= most, "{warned} warnings of {}", lines.len());
+    assert_eq!(lines.len(), 200);
+}
+
+/// D5: with two types under one key, each caller gets its own type and no error.
 #[tokio::test]
 async fn d5_two_types_under_one_key() {
     let server = RedisServer::start();
@@ -282,7 +302,7 @@ async fn d5_two_types_under_one_key() {
     assert_eq!(within("a value", other).await.unwrap().unwrap(), [1, 2]);
 }
 
-/// Jitter only ever shortens a ttl, by at most its part, and not always alike.
+/// D5: jitter only shortens a ttl, by at most its fraction, and not always by the same amount.
 #[tokio::test]
 async fn d5_jitter() {
     let server = RedisServer::start();
@@ -302,7 +322,7 @@ async fn d5_jitter() {
     }
 }
 
-/// `None` can be kept: what is known not to be there is not looked for again.
+/// D5: `None` can be stored: an absent value is not loaded again.
 #[tokio::test]
 async fn d5_none_is_a_value() {
     let server = RedisServer::start();
@@ -318,16 +338,21 @@ async fn d5_none_is_a_value() {
     assert_eq!(loads.load(Ordering::SeqCst), 1);
 }
 
-/// D6: `across`: of several processes one loads, and the others find what it kept.
+/// A locker whose locks outlive every deadline: a lock that becomes free was released, and did not expire.
+fn patient(redis: &Client) -> Locker {
+    Locker::builder(Redis::with(redis)).ttl(LONG).build().unwrap()
+}
+
+/// D6: with `across`, one of several processes loads, and the others find the stored value.
 #[tokio::test]
 async fn d6_one_process_loads() {
     let server = RedisServer::start();
     let source = Source::new(0);
     let mut callers = Vec::new();
     for _ in 0..5 {
-        // A client of its own is what another process would have.
+        // A separate client, as another process would have.
         let redis = client(&server).await;
-        let (locker, source) = (Locker::new(Redis::with(&redis)), source.clone());
+        let (locker, source) = (patient(&redis), source.clone());
         callers.push(tokio::spawn(async move {
             redis.remember("user:1", LONG, || source.load()).across(&locker).await
         }));
@@ -346,20 +371,20 @@ async fn d6_one_process_loads() {
     .await;
 }
 
-/// D6: the process that loads dies: another one does.
+/// D6: if the loading process dies, another one loads.
 #[tokio::test]
 async fn d6_a_dead_loader_is_taken_over() {
     let server = RedisServer::start();
     let source = Source::new(0);
     let (a, b) = (client(&server).await, client(&server).await);
     let first = {
-        let (locker, source, a) = (Locker::new(Redis::with(&a)), source.clone(), a.clone());
+        let (locker, source, a) = (patient(&a), source.clone(), a.clone());
         tokio::spawn(
             async move { a.remember("user:1", LONG, || source.load()).across(&locker).await },
         )
     };
     source.begun(1).await;
-    let locker = Locker::new(Redis::with(&b));
+    let locker = patient(&b);
     let second = {
         let source = source.clone();
         tokio::spawn(
@@ -373,7 +398,7 @@ async fn d6_a_dead_loader_is_taken_over() {
     assert_eq!(within("a value", second).await.unwrap().unwrap(), ann());
 }
 
-/// D6: a lock that cannot be had is an error that says so, not a load without it.
+/// D6: a lock that cannot be acquired is reported as an error, and nothing is loaded without it.
 #[tokio::test]
 async fn d6_a_busy_lock_is_reported() {
     let server = RedisServer::start();
@@ -387,7 +412,7 @@ async fn d6_a_busy_lock_is_reported() {
     assert_eq!(source.loads(), 0);
 }
 
-/// D6: the lock is lost while loading: the caller has its value, and what others keep is not replaced.
+/// D6: if the lock is lost while loading, the caller gets its value, and a value that others stored is not replaced.
 #[tokio::test]
 async fn d6_a_lost_lock_keeps_nothing() {
     const LOCK: &str = "remember:user:1";

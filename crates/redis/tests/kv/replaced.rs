@@ -1,4 +1,4 @@
-//! Business code depends on the interface, and another can take the server's place (D1).
+//! Business code depends on the interface, so another implementation can replace the server (D1).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ impl Kv for InMemory {
     }
 }
 
-/// Business code: names no server, no driver.
+/// Business code that names no server and no driver.
 async fn business(redis: &dyn Kv) -> Result<(), Error> {
     redis.set("user:1", &ann()).ttl(LONG).await?;
     assert_eq!(redis.get::<User>("user:1").await?, Some(ann()));
@@ -58,10 +58,12 @@ async fn business(redis: &dyn Kv) -> Result<(), Error> {
     assert_eq!(redis.get::<User>("user:2").await?, Some(bob));
     let (one, two) = redis.pipeline(|p| (p.get::<User>("user:1"), p.delete("user:2"))).await?;
     assert_eq!((one, two), (Some(ann()), true));
+    redis.set_many([("a", 1), ("b", 2)]).await?;
+    assert_eq!(redis.get_many::<u8>(["b", "none", "a"]).await?, [Some(2), None, Some(1)]);
     Ok(())
 }
 
-/// D1: the same code on a server and in memory.
+/// D1: the same code runs on a server and in memory.
 #[tokio::test]
 async fn d1_the_implementation_is_replaceable() {
     let server = RedisServer::start();
@@ -72,7 +74,7 @@ async fn d1_the_implementation_is_replaceable() {
     assert_eq!(error.to_string(), "incr `n`: refused: not in memory");
 }
 
-/// The verbs' futures can be spawned.
+/// D1: the futures of the verbs can be spawned.
 #[tokio::test]
 async fn d1_verbs_are_send() {
     let redis: Arc<dyn Kv> = Arc::new(InMemory::default());

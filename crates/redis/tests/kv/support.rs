@@ -1,4 +1,4 @@
-//! What these tests share: a server, clients of it, raw words.
+//! Shared by these tests: a server, clients of it, and raw commands.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) const SLACK: Duration = Duration::from_secs(3);
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Something that is no scalar.
+/// A value that is not a scalar.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct User {
     pub(crate) id: u64,
@@ -31,12 +31,12 @@ pub(crate) async fn client(server: &RedisServer) -> Client {
     builder.client().await.expect("the server can be used")
 }
 
-/// What the server keeps under the whole name `key`.
+/// The value on the server under the full name `key`.
 pub(crate) fn raw(server: &RedisServer, key: &str) -> Option<String> {
     server.client().text(&["GET", key])
 }
 
-/// How much is left of `key`, in milliseconds; -1 if it has no end.
+/// The remaining ttl of `key`, in milliseconds; -1 if it has none.
 pub(crate) fn pttl(server: &RedisServer, key: &str) -> i64 {
     match server.client().command(&["PTTL", key]) {
         Reply::Int(left) => left,
@@ -44,7 +44,7 @@ pub(crate) fn pttl(server: &RedisServer, key: &str) -> i64 {
     }
 }
 
-/// How often the server was asked for this command.
+/// How often the server executed this command.
 pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
     let info = server.client().text(&["INFO", "commandstats"]).unwrap();
     let start = format!("cmdstat_{command}:calls=");

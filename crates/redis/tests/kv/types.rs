@@ -1,4 +1,4 @@
-//! Values travel as text that others can read, and come back (D4).
+//! Values are stored as text that other clients can read, and come back unchanged (D4).
 
 use std::fmt::Debug;
 
@@ -21,7 +21,7 @@ where
     assert_eq!(redis.lpop::<T>("l").await.unwrap(), Some(value));
 }
 
-/// D4: every type comes back as it went.
+/// D4: every type comes back unchanged.
 #[tokio::test]
 async fn d4_round_trips() {
     let server = RedisServer::start();
@@ -43,7 +43,7 @@ async fn d4_round_trips() {
     round(&redis, ()).await;
 }
 
-/// D4: another client reads what we write, and we read what it writes.
+/// D4: another client can read our values, and we can read its values.
 #[tokio::test]
 async fn d4_others_read_it() {
     let server = RedisServer::start();
@@ -60,7 +60,7 @@ async fn d4_others_read_it() {
     assert_eq!(redis.get("i").await.unwrap(), Some(-4));
 }
 
-/// A value of another type is an error that names key, type and what was found.
+/// D4: a value of another type is an error that names the key, the type and the value found.
 #[tokio::test]
 async fn d4_what_does_not_decode_is_named() {
     let server = RedisServer::start();
@@ -73,7 +73,7 @@ async fn d4_what_does_not_decode_is_named() {
     assert_eq!(
         error.to_string(),
         format!(
-            "get `user:1`: the value is no `kv::support::User`: expected value at line 1 column 1; \
+            "get `user:1`: the value is not of type `kv::support::User`: expected value at line 1 column 1; \
              found `{found}`"
         )
     );
@@ -81,11 +81,11 @@ async fn d4_what_does_not_decode_is_named() {
     let error = redis.get::<u32>("n").await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "get `n`: the value is no `u32`: invalid digit found in string; found `many`"
+        "get `n`: the value is not of type `u32`: invalid digit found in string; found `many`"
     );
 }
 
-/// A value that JSON cannot say is refused before anything is asked.
+/// D4: a value that JSON cannot express is refused before anything is sent.
 #[tokio::test]
 async fn d4_what_does_not_encode_is_refused() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Every verb does what it says, under the prefix (D2, D3, D8).
+//! Every verb does what its name says, under the prefix (D2, D3, D8).
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn d2_values() {
     assert!((1..=600_000).contains(&pttl(&server, "tenure:n")));
 }
 
-/// A value goes when its ttl has passed; fractions of a millisecond are rounded up, not to nothing.
+/// D2: a value expires with its ttl; fractions of a millisecond are rounded up, never to zero.
 #[tokio::test]
 async fn d2_a_ttl_ends() {
     let server = RedisServer::start();
@@ -90,7 +90,7 @@ async fn d3_sets() {
     assert!(redis.smembers::<u8>("none").await.unwrap().is_empty());
 }
 
-/// D8: one prefix for client and locks, and no verb reaches a lock.
+/// D8: the client and the locks share one prefix, and no verb reaches a lock.
 #[tokio::test]
 async fn d8_locks_are_out_of_reach() {
     let server = RedisServer::start();
@@ -110,13 +110,13 @@ async fn d8_locks_are_out_of_reach() {
         assert!(redis.set(key, &1).await.unwrap_err().is_invalid(), "{key}");
         assert!(redis.get::<String>(key).await.unwrap_err().is_invalid(), "{key}");
         let error = redis.pipeline(|p| p.delete(key)).await.unwrap_err();
-        assert!(error.is_invalid() && error.place() == Some(1), "{key}");
+        assert!(error.is_invalid() && error.position() == Some(1), "{key}");
     }
     assert!(guard.is_held());
     guard.release().await.unwrap();
 }
 
-/// A key is any bytes: with line breaks, zeros, no UTF-8, or none at all.
+/// A key is any bytes: with line breaks, zeros, invalid UTF-8, or empty.
 #[tokio::test]
 async fn keys_of_any_bytes() {
     let server = RedisServer::start();
@@ -137,7 +137,7 @@ async fn keys_of_any_bytes() {
     assert!(error.is_ok());
 }
 
-/// A ttl that makes no sense is refused before anything is asked.
+/// An invalid ttl is refused before anything is sent.
 #[tokio::test]
 async fn a_ttl_is_checked() {
     let server = RedisServer::start();

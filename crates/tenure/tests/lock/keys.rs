@@ -9,7 +9,7 @@ async fn bare(locker: &Locker, id: &str) -> Result<Option<String>, Error> {
     Ok(only_key(locker).await)
 }
 
-/// t58: what makes an invalid key is refused before anything is asked; the body does not run.
+/// t58: an invalid key is refused before any request; the body does not run.
 #[tokio::test]
 async fn t58_invalid_keys_are_errors() {
     let (_, locker) = alone();
@@ -21,7 +21,7 @@ async fn t58_invalid_keys_are_errors() {
     assert!(refused("a\nb").await.is_invalid());
 }
 
-/// A parameter that fails to show itself makes no key, and not half of one.
+/// A parameter whose `Display` fails makes no key, not even part of one.
 #[tokio::test]
 async fn a_parameter_that_cannot_be_shown() {
     struct Shy;
@@ -39,13 +39,13 @@ async fn a_parameter_that_cannot_be_shown() {
     assert_eq!(error.to_string(), "no key `order:{id}`: a parameter cannot be shown");
 }
 
-/// A parameter whose showing takes a lock itself is shown all the same.
+/// A parameter whose `Display` uses a lock itself is formatted correctly.
 #[tokio::test]
 async fn a_parameter_that_locks() {
     struct Nested(Locker);
     impl std::fmt::Display for Nested {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            drop(self.0.lock_by_attribute("inner", format_args!("inner:{}", 1)));
+            drop(self.0.lock_for_macro("inner", format_args!("inner:{}", 1)));
             f.write_str("x")
         }
     }
@@ -58,7 +58,7 @@ async fn a_parameter_that_locks() {
     assert_eq!(key.as_deref(), Some("a:x"));
 }
 
-/// What a parameter says is taken as it is: it opens no placeholder of its own.
+/// The value of a parameter is used as it is: braces in it are no placeholders.
 #[tokio::test]
 async fn values_are_not_templates() {
     let (_, locker) = alone();
@@ -67,7 +67,7 @@ async fn values_are_not_templates() {
     }
 }
 
-/// Doubled braces are braces, and raw strings are as good as others.
+/// Doubled braces are braces, and raw strings work like others.
 #[tokio::test]
 async fn braces() {
     #[tenure::lock(key = r#"{{{id}}}:"{{}}""#, locker = locker)]
@@ -89,7 +89,7 @@ async fn no_placeholder() {
     assert_eq!(nightly(&locker).await.unwrap().unwrap(), "nightly");
 }
 
-/// A function made by `macro_rules`, whose parameter and template come from different places.
+/// A function made by `macro_rules`, whose parameter and template have different origins.
 #[tokio::test]
 async fn made_by_another_macro() {
     macro_rules! under {

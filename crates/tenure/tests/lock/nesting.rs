@@ -1,4 +1,4 @@
-//! Owners: what is called inside re-enters, what is called beside does not.
+//! Owners: a nested call re-enters, a concurrent call does not.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn inner(locker: &Locker, id: u64) -> Result<(u64, u32), Error> {
     Ok((held.fence().get(), locker.hold_count("order:1")))
 }
 
-/// E3: a nested `#[lock]` on the same key re-enters, without any scope of the caller's.
+/// E3: a nested `#[lock]` on the same key re-enters, without an owner scope of the caller.
 #[tokio::test]
 async fn e3_nested_calls_re_enter() {
     let (_, locker) = alone();
@@ -29,7 +29,7 @@ async fn e3_nested_calls_re_enter() {
     assert!(Owner::current().is_none(), "the scope ends with the call");
 }
 
-/// E3: the owner in scope, as a web layer sets it for a request, is the one that holds the lock.
+/// E3: the owner in scope, as a web layer sets it for a request, holds the lock.
 #[tokio::test]
 async fn e3_the_scope_of_a_request_is_kept() {
     #[tenure::lock(key = "order:1", locker = locker)]
@@ -53,7 +53,7 @@ async fn meet(locker: &Locker, id: u64, inside: &Barrier, done: &Barrier) -> Res
     Ok(())
 }
 
-/// E3: two concurrent calls are different owners: the second is busy, not let in.
+/// E3: two concurrent calls are different owners: the second gets a busy error and does not enter.
 #[tokio::test]
 async fn e3_concurrent_calls_exclude_each_other() {
     let (_, locker) = alone();
@@ -69,7 +69,7 @@ async fn e3_concurrent_calls_exclude_each_other() {
     assert!(second.unwrap_err().is_busy());
 }
 
-/// E3: a spawned task is another owner, unless it is given the one in scope.
+/// E3: a spawned task is another owner, unless it gets the owner in scope.
 #[tokio::test]
 async fn e3_spawned_tasks_on_demand() {
     #[tenure::lock(key = "order:1", locker = locker)]
@@ -85,7 +85,7 @@ async fn e3_spawned_tasks_on_demand() {
     assert_eq!(spawns(&locker).await.unwrap(), (true, 2));
 }
 
-/// A18: re-entry that is not wanted is an error, and no dead-lock.
+/// A18: re-entry that is refused is an error, not a deadlock.
 #[tokio::test]
 async fn a18_reentry_refused() {
     #[tenure::lock(key = "order:1", locker = locker, reentry = "refuse", wait = "forever")]
@@ -98,7 +98,8 @@ async fn a18_reentry_refused() {
     assert!(refused.is_already_held(), "{refused}");
 }
 
-/// A18: another owner of this process is an error where that is asked for, however long the wait.
+/// A18: with `within_process = "fail"`, a lock held by another owner of this process is an error, however
+/// long the wait.
 #[tokio::test]
 async fn a18_within_process_fails() {
     #[tenure::lock(key = "order:1", locker = locker, within_process = "fail", wait = "1h")]

@@ -1,4 +1,4 @@
-//! What the attribute says, what the locker was told, and what nobody said.
+//! Options of the attribute, defaults of the locker, and built-in defaults.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ async fn by_attribute(locker: &Locker) -> Result<Duration, Error> {
     Ok(held.remaining())
 }
 
-/// E1: the attribute is stronger than the locker's defaults, and these than the built-in ones.
+/// E1: the attribute is stronger than the locker's defaults, and these are stronger than the built-in ones.
 #[tokio::test]
-async fn e1_ttl_by_who_said_it() {
+async fn e1_precedence_of_ttl() {
     let secs = Duration::from_secs;
     let between = |left, low, high| assert!(left > secs(low) && left <= secs(high), "{left:?}");
     let (memory, locker) = alone();
     between(by_default(&locker).await.unwrap(), 5, 10);
-    let told = Locker::builder(memory).ttl(secs(60)).build().unwrap();
-    between(by_default(&told).await.unwrap(), 55, 60);
-    between(by_attribute(&told).await.unwrap(), 85, 90);
+    let configured = Locker::builder(memory).ttl(secs(60)).build().unwrap();
+    between(by_default(&configured).await.unwrap(), 55, 60);
+    between(by_attribute(&configured).await.unwrap(), 85, 90);
 }
 
-/// E1: a locker that was told to wait makes functions wait, unless they say otherwise.
+/// E1: a locker that waits by default makes functions wait, unless their attribute sets another wait.
 #[tokio::test]
-async fn e1_wait_by_who_said_it() {
+async fn e1_precedence_of_wait() {
     let (memory, other) = alone();
     let locker = Locker::builder(memory).wait_forever().build().unwrap();
     let guard = other.lock("order:1").await.unwrap();
@@ -46,7 +46,7 @@ async fn e1_wait_by_who_said_it() {
     within("its turn", waiting).await.unwrap().unwrap();
 }
 
-/// Every option there is, as far as the body can see it.
+/// All options, as far as the body can observe them.
 #[tokio::test]
 async fn all_options() {
     #[tenure::lock(
@@ -58,7 +58,7 @@ async fn all_options() {
         attempts = 3,
         renew = 0.25,
         max_hold = "1h",
-        at_least = "0s",
+        min_hold = "0s",
         fencing = false,
         reentry = "allow",
         within_process = "queue",
@@ -66,6 +66,7 @@ async fn all_options() {
         reason = "paying {id}",
         name = "orders",
         held = held,
+        on_late_loss = |_, error| Err(error),
     )]
     async fn all(locker: &Locker, id: u64, trace: &str) -> Result<Held, Error> {
         let holder = locker.inspect("order:1").await?.unwrap().holders.remove(0).holder;
@@ -82,7 +83,7 @@ async fn all_options() {
     drop(guard);
 }
 
-/// A14: without renewal the lock is lost when its ttl is over, and the body with it.
+/// A14: without renewal the lock is lost when its ttl is over, and the body is cancelled.
 #[tokio::test]
 async fn a14_renewal_can_be_off() {
     #[tenure::lock(key = "order:1", locker = locker, ttl = "1s", renew = "off")]
@@ -102,7 +103,7 @@ async fn a14_renewal_can_be_off() {
     }
 }
 
-/// t57: a relation that only the locker's defaults break is found before anything is asked.
+/// t57: a contradiction with the locker's defaults is found before any request.
 #[tokio::test]
 async fn t57_relations_with_the_lockers_defaults() {
     #[tenure::lock(key = "order:1", locker = locker, ttl = "15s")]

@@ -1,4 +1,4 @@
-//! The same on a real server.
+//! `#[tenure::lock]` on a real Redis server.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ async fn pay(locker: &Locker, id: u64, inside: &Barrier, done: &Barrier) -> Resu
     Ok(id)
 }
 
-/// E1: of two lockers, as two processes have them, one pays an order at a time; another order is
-/// none of their business.
+/// E1: of two lockers, which stand for two processes, one pays an order at a time; another order is
+/// independent.
 #[tokio::test]
 async fn e1_one_at_a_time_on_redis() {
     let server = RedisServer::start();
@@ -40,7 +40,7 @@ async fn e1_one_at_a_time_on_redis() {
     assert_eq!(server.client().text(&["GET", "tenure:lock:order:42"]), None);
 }
 
-/// A11: a lock that the server forgot ends the body, and the caller hears why.
+/// A11: a lock that was deleted at the server cancels the body, and the caller gets the loss.
 #[tokio::test]
 async fn a11_loss_on_redis() {
     let server = RedisServer::start();
@@ -55,7 +55,25 @@ async fn a11_loss_on_redis() {
     assert!(lost.unwrap_err().lock().is_lost());
 }
 
-/// A server that is away is told apart from a lock that is held.
+#[tenure::lock(key = "k", locker = locker, wait = "60s", unavailable_after = "300ms")]
+async fn soon(locker: &Locker) -> Result<(), AppError> {
+    Ok(())
+}
+
+/// `unavailable_after` ends a long wait for a server that cannot be reached.
+#[tokio::test]
+async fn unavailable_after_ends_the_wait() {
+    let server = RedisServer::start();
+    let locker = connect(&server).await;
+    soon(&locker).await.unwrap();
+    server.kill();
+    let started = std::time::Instant::now();
+    let error = soon(&locker).await.unwrap_err().lock();
+    assert!(error.is_unavailable() || error.is_unknown(), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5), "after {:?}", started.elapsed());
+}
+
+/// An unavailable server and a held lock are different errors.
 #[tokio::test]
 async fn unavailable_is_not_busy() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Every shape of function. Each tells the key that was locked while its body ran.
+//! Every shape of function. Each returns the key that was locked while its body ran.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ where
     Ok((b, only_key(locker).await))
 }
 
-/// `impl Trait` where a closure cannot say it.
+/// `impl Trait` as a return type, which a closure cannot have.
 #[tenure::lock(key = "opaque:{id}", locker = locker)]
 async fn opaque(locker: Locker, id: &str) -> Result<impl Display + use<>, AppError> {
     id.parse::<u64>()?;
     Ok(only_key(&locker).await.unwrap())
 }
 
-/// An alias in which no `Result` is to be seen.
+/// An alias that hides the `Result`.
 type Answer = anyhow::Result<Option<String>>;
 
 #[tenure::lock(key = "alias:{id}", locker = locker)]
@@ -47,7 +47,7 @@ async fn alias(locker: Arc<Locker>, id: u64) -> Answer {
     Ok(only_key(&locker).await)
 }
 
-/// What a function does with the type it returns: coercions in the tail and in `return`, errors in boxes.
+/// Effects of the return type: coercions in the tail and in `return`, boxed errors.
 #[tenure::lock(key = "coerced:{id}", locker = locker)]
 async fn coerced(
     locker: &Locker,
@@ -72,7 +72,7 @@ struct Order {
     lines: (String, u32),
 }
 
-/// Patterns, as handlers have them; attributes on parameters; names that are keywords.
+/// Patterns as in handlers, attributes on parameters, and names that are keywords.
 #[tenure::lock(key = "{type}:{order.id}:{order.lines.0}:{a}:{b}", locker = state.locker)]
 async fn patterns(
     Wrapped(state): Wrapped<State>,
@@ -103,7 +103,7 @@ impl Shop {
         Ok(only_key(&self.locker).await)
     }
 
-    /// Counts what it sold.
+    /// Counts the calls.
     #[must_use]
     #[tenure::lock(key = "{self.tenant}:{id}", locker = self.locker)]
     pub(crate) async fn by_mut(&mut self, id: u64) -> Result<u32, Error> {
@@ -195,7 +195,7 @@ async fn e1_functions() {
     assert_eq!(only_key(&locker).await, None);
 }
 
-/// E1: the body knows what the function returns, as it does without the attribute.
+/// E1: the body knows the return type of the function, as it does without the attribute.
 #[tokio::test]
 async fn e1_bodies_know_what_they_return() {
     let (_, locker) = alone();
@@ -210,7 +210,7 @@ async fn e1_bodies_know_what_they_return() {
     assert_eq!(inferred(&locker).await.unwrap(), [1, 2]);
 }
 
-/// E1: methods, by every receiver, of types and of traits.
+/// E1: methods with every receiver, of types and of traits.
 #[tokio::test]
 async fn e1_methods() {
     let (_, locker) = alone();
@@ -227,7 +227,7 @@ async fn e1_methods() {
     assert_eq!(only_key(&locker).await, None);
 }
 
-/// The future is `Send` when the body is.
+/// The future is `Send` if the body is.
 #[tokio::test]
 async fn e1_futures_can_be_spawned() {
     let (_, locker) = alone();
@@ -242,7 +242,7 @@ async fn e1_futures_can_be_spawned() {
     }
 }
 
-/// A body that is not `Send` is no reason to refuse it.
+/// A body that is not `Send` is accepted.
 #[tokio::test]
 async fn e1_bodies_need_not_be_send() {
     #[tenure::lock(key = "local:{id}", locker = locker)]

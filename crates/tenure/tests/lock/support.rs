@@ -1,4 +1,4 @@
-//! What these tests share: an application's error, a locker of one's own.
+//! Shared parts of these tests: an application's error, a separate locker.
 
 use tenure::{Locker, Memory};
 
@@ -22,7 +22,7 @@ impl From<std::num::ParseIntError> for AppError {
 }
 
 impl AppError {
-    /// Ours, which it must be.
+    /// The error of tenure; panics if it is another.
     pub(crate) fn lock(self) -> tenure::Error {
         match self {
             AppError::Lock(error) => error,
@@ -31,13 +31,13 @@ impl AppError {
     }
 }
 
-/// A locker on a space that is the caller's alone.
+/// A locker on a space of its own.
 pub(crate) fn alone() -> (Memory, Locker) {
     let memory = Memory::with_clock(tenure::time::Clock::system());
     (memory.clone(), Locker::new(memory))
 }
 
-/// The only key that is locked.
+/// The only locked key.
 pub(crate) async fn only_key(locker: &Locker) -> Option<String> {
     let mut found = locker.list("*").await.unwrap();
     assert!(found.len() < 2, "{found:?}");

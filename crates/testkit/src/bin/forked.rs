@@ -1,7 +1,7 @@
-//! `forked`: holds a lock, forks, and says what the child's own attempts at that lock come to.
+//! `forked`: holds a lock, forks, and prints the results of the child's own calls for that lock.
 //!
-//! The child re-enters, waits, renews and releases; each gets one poll, since there is no runtime to wait
-//! with, so that what would hang says `waits`. A task of the parent waits behind the lock, so that a
+//! The child re-enters, waits, renews and releases. Each call gets one poll, because there is no runtime to
+//! wait with; a call that would hang prints `waits`. A task of the parent waits for the lock, so that a
 //! release could hand it over in memory.
 
 #![allow(
@@ -10,13 +10,10 @@
     reason = "a test program: it talks to its test on stdout, and what is unexpected ends it"
 )]
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use tenure::{Detached, Error, Guard, Locker, Owner};
+use tenure::{Detached, Guard, Locker, Owner};
+use tenure_testkit::wait::outcome;
 
 fn main() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -51,10 +48,10 @@ async fn hold_detached(locker: &Locker) -> Detached {
 
 #[allow(unsafe_code, reason = "fork is what this program is about")]
 fn split() -> ForkResult {
-    // SAFETY: the other threads of this process are gone in the child, so it must not wait for a
-    // mutex that one of them held. The engine's thread is idle at this point (the lock is held, the
-    // next renewal is ten seconds away), and the child allocates, which glibc makes safe, prints, and
-    // calls the engine's code, which is under test.
+    // SAFETY: the other threads of this process do not exist in the child, so it must not wait for a mutex
+    // that one of them held. The engine's thread is idle at this point (the lock is held, the next renewal is
+    // ten seconds away). The child allocates, which glibc makes safe, prints, and calls the engine's code,
+    // which is under test.
     unsafe { fork() }.expect("fork")
 }
 
@@ -65,15 +62,6 @@ fn child(locker: &Locker, guard: Guard, detached: Detached, owner: Owner) -> ! {
     println!("held: {}", guard.is_held() || guard.held().is_held() || locker.hold_count("k") > 0);
     println!("release: {}", outcome(guard.release()));
     println!("by key: {}", outcome(locker.release("d")));
-    println!("write down: {}", outcome(detached.write_down()));
+    println!("write down: {}", outcome(detached.export()));
     std::process::exit(0)
-}
-
-/// What one poll comes to.
-fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(_)) => "done".into(),
-        Poll::Ready(Err(error)) => error.to_string(),
-        Poll::Pending => "waits".into(),
-    }
 }

@@ -1,6 +1,7 @@
-//! `forked_client URL`: makes a client, forks, and says what the child's own locker on it comes to.
+//! `forked_client URL`: connects a client, forks, and prints the results of the child's own locker on that
+//! client.
 //!
-//! Each of the child's attempts gets one poll, so that what would reach the server says `waits`.
+//! Each of the child's calls gets one poll, so that a call that would reach the server prints `waits`.
 
 #![allow(
     clippy::expect_used,
@@ -8,14 +9,11 @@
     reason = "a test program: it talks to its test on stdout, and what is unexpected ends it"
 )]
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+use tenure::Locker;
 use tenure::redis::{Client, Redis};
-use tenure::{Error, Locker};
+use tenure_testkit::wait::outcome;
 
 fn main() {
     let url = std::env::args().nth(1).expect("a URL");
@@ -33,7 +31,7 @@ fn main() {
 
 #[allow(unsafe_code, reason = "fork is what this program is about")]
 fn split() -> ForkResult {
-    // SAFETY: this process has one thread, so no other can have held a mutex.
+    // SAFETY: this process has one thread, so no other thread can have held a mutex.
     unsafe { fork() }.expect("fork")
 }
 
@@ -42,13 +40,4 @@ fn child(locker: &Locker) -> ! {
     println!("wait: {}", outcome(locker.lock("k").into_future()));
     println!("list: {}", outcome(locker.list("*")));
     std::process::exit(0)
-}
-
-/// What one poll comes to.
-fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(_)) => "done".into(),
-        Poll::Ready(Err(error)) => error.to_string(),
-        Poll::Pending => "waits".into(),
-    }
 }

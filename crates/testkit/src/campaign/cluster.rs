@@ -1,25 +1,21 @@
-//! A Redis Cluster: failovers, and slots that move while locks in them are held and waited for.
+//! A Redis Cluster: failovers, and slots that move while their locks have holders and waiters.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
-use super::arena::{Arena, Fault, Strike};
-use super::places::Places;
-use super::redis::{LOCK, label, text};
-use crate::servers::{RedisClient, RedisCluster, RedisServer, Reply};
+use super::observer::{LOCK, Observer, text};
+use super::queue_leftovers::Places;
+use super::target::{Fault, Injection, Target};
+use crate::judge::Snapshot;
+use crate::servers::{RedisCluster, RedisServer, Reply};
 use crate::wait::pass;
 
-/// A cluster of the campaign's own.
-pub struct ClusterArena {
+/// A cluster that the campaign starts for itself.
+pub struct ClusterTarget {
     cluster: RedisCluster,
-    /// The connections that look, made again when they break.
-    eyes: Mutex<HashMap<u16, RedisClient>>,
+    observer: Observer,
     places: Places,
 }
 
-impl ClusterArena {
-    /// Faults that keep the data: a failover by hand waits for the replica, and a slot moves with its
-    /// keys.
+impl ClusterTarget {
+    /// Faults that keep the data: a manual failover waits for the replica, and a slot moves with its keys.
     pub const KEEP: [Fault<Self>; 6] = [
         Fault::new("failover by hand", by_hand),
         Fault::new("slot moved", move_slot),
@@ -29,7 +25,7 @@ impl ClusterArena {
         Fault::new("master stopped for less than others wait", stop_shortly),
     ];
 
-    /// Failovers that can lose what the replica did not have yet, and with it a lock.
+    /// Failovers that can lose data which the replica has not received yet, and a lock with it.
     pub const DESTROY: [Fault<Self>; 4] = [
         Fault::new("master killed, back empty", kill),
         Fault::new("master stopped until another took over", stop),
@@ -37,51 +33,37 @@ impl ClusterArena {
         Fault::new("slot moved", move_slot),
     ];
 
-    /// Three masters with a replica each.
+    /// Starts three masters with a replica each.
     pub fn start() -> Self {
-        let (eyes, places) = Default::default();
-        ClusterArena { cluster: RedisCluster::start(), eyes, places }
+        let (observer, places) = Default::default();
+        ClusterTarget { cluster: RedisCluster::start(), observer, places }
     }
 
-    /// Asks `node` on a connection that is kept.
     fn ask(&self, node: &RedisServer, words: &[&str]) -> Option<Reply> {
-        let mut eyes = self.eyes.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = node.port();
-        let mut eye = match eyes.remove(&port) {
-            Some(eye) => eye,
-            None => node.try_client().and_then(RedisClient::soon).ok()?,
-        };
-        let reply = eye.try_command(words).ok()?;
-        eyes.insert(port, eye);
-        Some(reply)
+        self.observer.ask(node, words)
     }
 
-    /// What the node has that answers for the lock `key`; `None` if none does.
-    fn holder(&self, key: &str) -> Option<Option<String>> {
-        let lock = format!("{LOCK}{key}");
-        let mut replies =
-            self.cluster.nodes().iter().filter_map(|node| self.ask(node, &["GET", &lock]));
-        // The others send us on.
-        let value = replies.find(|reply| !matches!(reply, Reply::Error(_)))?;
-        Some(label(&value))
-    }
-
-    /// Whether `key` is where its slot is not, which nobody can mend who is sent on to where it is: that is
-    /// what the death of a master leaves of a slot that has moved.
+    /// Whether `node` stores `key` but does not own its slot. Clients are redirected to the owner of the
+    /// slot, so they cannot delete the key. This happens when a master dies after a slot has moved.
     fn is_out_of_reach(&self, node: &RedisServer, key: &str) -> bool {
         let sent_on = |reply| matches!(reply, Reply::Error(error) if error.starts_with("MOVED"));
         self.places.master_died() && self.ask(node, &["TYPE", key]).is_some_and(sent_on)
     }
 
-    fn some_master(&self, strike: &mut Strike<'_>) -> &RedisServer {
+    fn some_master(&self, injection: &mut Injection<'_>) -> &RedisServer {
         let masters = self.cluster.masters();
-        let some: &&RedisServer = strike.dice.pick(&masters);
+        let some: &&RedisServer = injection.rng.pick(&masters);
         some
     }
 
-    /// Leaves the master of a key for another by `deed`, and has `back` bring the former one back.
-    fn switch(&self, strike: &mut Strike<'_>, deed: fn(&RedisServer), back: fn(&RedisServer)) {
-        let slot = self.cluster.slot_of(&format!("{LOCK}{}", strike.key()));
+    /// Makes another node the master of a key's slot by `deed`, then restores the former master by `back`.
+    fn switch(
+        &self,
+        injection: &mut Injection<'_>,
+        deed: fn(&RedisServer),
+        back: fn(&RedisServer),
+    ) {
+        let slot = self.cluster.slot_of(&format!("{LOCK}{}", injection.key()));
         let before = self.cluster.owner(slot);
         self.places.master_dies();
         deed(before);
@@ -90,17 +72,17 @@ impl ClusterArena {
         self.cluster.wait_until_whole();
     }
 
-    /// The slot of a key, and another master than the one that has it.
-    fn some_move(&self, strike: &mut Strike<'_>) -> (u16, &RedisServer) {
-        let slot = self.cluster.slot_of(&format!("{LOCK}{}", strike.key()));
+    /// The slot of a random key, and a master that does not own it.
+    fn some_move(&self, injection: &mut Injection<'_>) -> (u16, &RedisServer) {
+        let slot = self.cluster.slot_of(&format!("{LOCK}{}", injection.key()));
         let from = self.cluster.owner(slot).port();
         let masters = self.cluster.masters();
         let others: Vec<_> = masters.into_iter().filter(|node| node.port() != from).collect();
-        (slot, *strike.dice.pick(&others))
+        (slot, *injection.rng.pick(&others))
     }
 }
 
-impl Arena for ClusterArena {
+impl Target for ClusterTarget {
     fn url(&self) -> String {
         self.cluster.url()
     }
@@ -109,8 +91,12 @@ impl Arena for ClusterArena {
         self.cluster.wait_until_whole();
     }
 
-    fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
-        keys.iter().map(|key| self.holder(key)).collect()
+    fn look(&self, keys: &[String]) -> Option<Vec<Snapshot>> {
+        let look = |key: &String| {
+            let mut nodes = self.cluster.nodes().iter();
+            nodes.find_map(|node| self.observer.look_without_queue(node, key))
+        };
+        keys.iter().map(look).collect()
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -127,45 +113,45 @@ impl Arena for ClusterArena {
     }
 }
 
-fn by_hand(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    arena.cluster.fail_over(arena.some_master(strike));
+fn by_hand(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    target.cluster.fail_over(target.some_master(injection));
 }
 
-fn move_slot(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    let (slot, to) = arena.some_move(strike);
-    arena.cluster.move_slot(slot, to);
-    arena.cluster.wait_until_whole();
+fn move_slot(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    let (slot, to) = target.some_move(injection);
+    target.cluster.move_slot(slot, to);
+    target.cluster.wait_until_whole();
 }
 
-fn linger(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    let (slot, to) = arena.some_move(strike);
-    arena.cluster.begin_move(slot, to);
-    pass(strike.millis(1, 500));
-    arena.cluster.move_slot(slot, to);
-    arena.cluster.wait_until_whole();
+fn linger(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    let (slot, to) = target.some_move(injection);
+    target.cluster.begin_move(slot, to);
+    pass(injection.millis(1, 500));
+    target.cluster.move_slot(slot, to);
+    target.cluster.wait_until_whole();
 }
 
-fn client_kill(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    let what = *strike.dice.pick(&["normal", "pubsub"]);
-    arena.some_master(strike).client().command(&["CLIENT", "KILL", "TYPE", what]);
+fn client_kill(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    let what = *injection.rng.pick(&["normal", "pubsub"]);
+    target.some_master(injection).client().command(&["CLIENT", "KILL", "TYPE", what]);
 }
 
-fn script_flush(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    arena.some_master(strike).client().command(&["SCRIPT", "FLUSH"]);
+fn script_flush(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    target.some_master(injection).client().command(&["SCRIPT", "FLUSH"]);
 }
 
-/// Less than half of what makes the others take it for dead.
-fn stop_shortly(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    let node = arena.some_master(strike);
+/// Shorter than half the time after which the other nodes consider the master failed.
+fn stop_shortly(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    let node = target.some_master(injection);
     node.pause();
-    pass(strike.millis(10, 400));
+    pass(injection.millis(10, 400));
     node.go_on();
 }
 
-fn kill(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    arena.switch(strike, RedisServer::kill, RedisServer::restart);
+fn kill(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    target.switch(injection, RedisServer::kill, RedisServer::restart);
 }
 
-fn stop(arena: &ClusterArena, strike: &mut Strike<'_>) {
-    arena.switch(strike, RedisServer::pause, RedisServer::go_on);
+fn stop(target: &ClusterTarget, injection: &mut Injection<'_>) {
+    target.switch(injection, RedisServer::pause, RedisServer::go_on);
 }

@@ -1,45 +1,36 @@
-//! Three etcd servers, each behind a proxy for clients, and what can go wrong with them.
+//! Three etcd servers, each behind a proxy for clients, and their faults.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::time::{Clock, UnixMillis};
-
 use super::Promise;
-use super::arena::{Arena, Fault, Strike};
-use super::trace::{Evidence, GivenUp, LOCK, Seen, Usurper};
-use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
-use crate::servers::{EtcdCluster, Look, Metrics, Past};
+use super::target::{Fault, Injection, Target};
+use crate::judge::Snapshot;
+use crate::servers::EtcdCluster;
+use crate::servers::proxy::{Action, Cut, Proxy, Rule, Way};
 use crate::wait::pass;
 
-/// What all keys of a campaign start with.
-const ALL: &str = "tenure/";
-/// What of a claim's value stands before the label: version, state, token, since, host, pid, user,
+/// The prefix of all claims.
+const LOCK: &str = "tenure/lock/";
+/// The number of fields before the label in a claim's value: version, state, token, since, host, pid, user,
 /// program.
 const BEFORE_LABEL: usize = 8;
-/// What clients call to end a lease.
-const REVOKE: &str = "LeaseRevoke";
-/// How many members there are.
+/// The number of members.
 const SIZE: usize = 3;
-/// The first versions that are not known to end leases which are kept alive, when a leader goes on
-/// that stood still (etcd issue 15247).
+/// The first versions without the known bug: a leader that continues after a pause revokes leases that are
+/// kept alive (etcd issue 15247).
 const SOUND: [(u32, u32, u32); 3] = [(3, 4, 38), (3, 5, 23), (3, 6, 5)];
 
-/// A cluster of the campaign's own.
-pub struct EtcdArena {
+/// A cluster that the campaign starts for itself.
+pub struct EtcdTarget {
     cluster: EtcdCluster,
     ways: Vec<Proxy>,
-    clock: Clock,
-    /// When which revision was seen.
-    looks: Mutex<Vec<Seen>>,
-    /// What was read of the servers' history so far.
-    past: Mutex<Past>,
-    /// Members that had lost their office while they stood still.
-    usurpers: Mutex<Vec<Usurper>>,
+    /// Leases revoked by members that had been paused and no longer led.
+    wrongly_revoked: AtomicU64,
 }
 
-impl EtcdArena {
-    /// Faults that keep the servers' data, and in which no version is known to break its word.
+impl EtcdTarget {
+    /// Faults that keep the servers' data, and under which no version has a known bug.
     pub const KEEP: [Fault<Self>; 14] = [
         Fault::new("connections cut", cut),
         Fault::new("requests and answers delayed", delay),
@@ -57,53 +48,51 @@ impl EtcdArena {
         Fault::new("member replaced", replace),
     ];
 
-    /// A leader that stands still for longer than leases last. Versions below the floors then end
-    /// leases that are kept alive (etcd issue 15247): on those, two may hold one key.
-    pub const STALL: [Fault<Self>; 2] = [
-        Fault::new("leader stopped", stop_leader),
-        Fault::new("history compacted", read_and_compact),
-    ];
+    /// A leader that is paused for longer than the ttl of leases. Versions older than `SOUND` then revoke
+    /// leases that are kept alive (etcd issue 15247): on these versions two owners may hold one key.
+    pub const STALL: [Fault<Self>; 2] =
+        [Fault::new("leader stopped", stop_leader), Fault::new("history compacted", compact)];
 
-    /// Faults that take locks away.
+    /// Faults that delete locks.
     pub const DESTROY: [Fault<Self>; 3] = [
         Fault::new("claim deleted", delete),
         Fault::new("lease revoked", revoke),
         Fault::new("leader killed", kill_leader),
     ];
 
-    /// Three members.
+    /// Starts three members.
     pub fn start() -> Self {
         let cluster = EtcdCluster::start();
         let ways = (0..SIZE).map(|index| Proxy::raw(cluster.member(index).port())).collect();
-        let (clock, (looks, past, usurpers)) = (Clock::system(), Default::default());
-        EtcdArena { cluster, ways, clock, looks, past, usurpers }
+        EtcdTarget { cluster, ways, wrongly_revoked: AtomicU64::new(0) }
     }
 
-    /// What must hold under [`STALL`](Self::STALL), with this version.
+    /// The promise that must hold under [`STALL`](Self::STALL) with this version.
     pub fn stalled(&self) -> Promise {
         let version = self.cluster.any().version();
         let known = SOUND.iter().find(|floor| (floor.0, floor.1) == (version.0, version.1));
         match known.map_or(version > SOUND[2], |floor| version >= *floor) {
             true => Promise::Everything,
-            false => Promise::Traced,
+            false => Promise::Order,
         }
     }
 
-    /// How many leases were ended by members that had stood still and did not lead any more: what
-    /// etcd issue 15247 looks like from outside, seen in the members' own counts.
-    pub fn usurped(&self) -> u64 {
-        self.usurpers().iter().map(|usurper| usurper.ended).sum()
+    /// The number of leases revoked by members that had been paused and no longer led. This is the symptom of
+    /// etcd issue 15247, read from the members' own metrics.
+    pub fn wrongly_revoked(&self) -> u64 {
+        self.wrongly_revoked.load(Ordering::Relaxed)
     }
 
-    /// One way to the servers, or all.
-    fn some_ways(&self, strike: &mut Strike<'_>) -> Vec<&Proxy> {
-        match strike.dice.one_in(3) {
+    /// One proxy, or all.
+    fn some_ways(&self, injection: &mut Injection<'_>) -> Vec<&Proxy> {
+        match injection.rng.one_in(3) {
             true => self.ways.iter().collect(),
-            false => vec![strike.dice.pick(&self.ways)],
+            false => vec![injection.rng.pick(&self.ways)],
         }
     }
 
-    /// Rules for a while. What they have broken is cut: half a message must not become a whole one.
+    /// Applies rules for a while. The connections are reset afterwards, so that half a message does not
+    /// become a whole one.
     fn for_a_while(&self, ways: &[&Proxy], rules: &[Rule], time: Duration) {
         for way in ways {
             rules.iter().for_each(|rule| way.rule(rule.clone()));
@@ -133,48 +122,9 @@ impl EtcdArena {
         pass(time);
         self.cluster.go_on(index);
     }
-
-    /// The last revision, and the last entry of the log, that any member knows of that is not away.
-    fn last(&self) -> [u64; 2] {
-        let known = self.cluster.metrics();
-        let last = |of: fn(&Metrics) -> u64| known.iter().map(of).max().unwrap_or_default();
-        [last(Metrics::writes), last(Metrics::agreed)]
-    }
-
-    /// Reads the history from where it was last read; until which revision it is known then, if it could be.
-    fn read_past(&self) -> Option<u64> {
-        let mut past = self.past();
-        let next = self.cluster.any().past(ALL, past.until)?;
-        past.extend(next);
-        Some(past.until)
-    }
-
-    /// What a member could not end, on the clock of everybody else.
-    fn given_up(&self, index: usize) -> Vec<GivenUp> {
-        let (now, by) = (self.clock.now().as_nanos(), self.cluster.asker(index));
-        let since_1970 = UnixMillis::now().0 * 1_000_000;
-        let at = |then: Duration| {
-            let ago = since_1970.saturating_sub(u64::try_from(then.as_nanos()).unwrap_or_default());
-            now.saturating_sub(ago)
-        };
-        let given_up = self.cluster.member(index).gave_up_ending().into_iter();
-        given_up.map(|then| GivenUp { at: at(then), by }).collect()
-    }
-
-    fn looks(&self) -> MutexGuard<'_, Vec<Seen>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn past(&self) -> MutexGuard<'_, Past> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn usurpers(&self) -> MutexGuard<'_, Vec<Usurper>> {
-        self.usurpers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Arena for EtcdArena {
+impl Target for EtcdTarget {
     fn url(&self) -> String {
         let hosts: Vec<_> =
             self.ways.iter().map(|way| format!("127.0.0.1:{}", way.port())).collect();
@@ -186,35 +136,24 @@ impl Arena for EtcdArena {
         self.cluster.is_whole();
     }
 
-    fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
-        let from = self.clock.now().as_nanos();
-        let Look { revision, pairs: claims } =
-            self.cluster.here().into_iter().find_map(|member| member.look(LOCK))?;
-        let until = self.clock.now().as_nanos();
-        self.looks().push(Seen { from, until, revision });
+    fn look(&self, keys: &[String]) -> Option<Vec<Snapshot>> {
+        let claims =
+            self.cluster.here().into_iter().find_map(|member| member.oldest_first(LOCK))?;
         let holder = |key: &String| {
             let queue = format!("{LOCK}{key}/");
             let first = claims.iter().find(|(name, _)| name.starts_with(&queue));
             first.and_then(|(_, value)| label(value))
         };
-        Some(keys.iter().map(holder).collect())
+        Some(keys.iter().map(holder).map(Snapshot::of).collect())
     }
 
     fn leftovers(&self) -> Vec<String> {
         let found = self.cluster.any().oldest_first("").into_iter().flatten();
         found.map(|(name, _)| name).filter(|name| name != EPOCH).collect()
     }
-
-    fn evidence(&self) -> Evidence {
-        self.read_past().expect("the history can be read");
-        let (gone, usurpers) = (self.past().gone.clone(), self.usurpers().clone());
-        let (seen, endings) = (self.looks().clone(), self.cluster.any().who_ended());
-        let given_up = (0..SIZE).flat_map(|index| self.given_up(index)).collect();
-        Evidence { gone, usurpers, endings, given_up, seen }
-    }
 }
 
-/// The base of fences, the one key that is to stay.
+/// The base of fences: the only key that stays.
 const EPOCH: &str = "tenure/epoch";
 
 /// The label in a claim's value.
@@ -222,127 +161,111 @@ fn label(value: &str) -> Option<String> {
     value.split(':').nth(BEFORE_LABEL).filter(|label| !label.is_empty()).map(Into::into)
 }
 
-fn cut(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let how = *strike.dice.pick(&[Cut::Close, Cut::Reset]);
-    for way in arena.some_ways(strike) {
+fn cut(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let how = *injection.rng.pick(&[Cut::Close, Cut::Reset]);
+    for way in target.some_ways(injection) {
         way.cut(how);
     }
 }
 
-fn delay(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let deed = Deed::Delay(strike.millis(1, 500));
+fn delay(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let deed = Action::Delay(injection.millis(1, 500));
     let rules = [Way::Requests, Way::Replies].map(|way| Rule::on(way, deed.clone()));
-    let ways = arena.some_ways(strike);
-    arena.for_a_while(&ways, &rules, strike.millis(100, 2_000));
+    let ways = target.some_ways(injection);
+    target.for_a_while(&ways, &rules, injection.millis(100, 2_000));
 }
 
-fn black_hole(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let both = [Way::Requests, Way::Replies].map(|way| Rule::on(way, Deed::Swallow));
-    let rules = *strike.dice.pick(&[&both[..], &both[..1], &both[1..]]);
-    let ways = arena.some_ways(strike);
-    arena.for_a_while(&ways, rules, strike.millis(100, 3_000));
+fn black_hole(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let both = [Way::Requests, Way::Replies].map(|way| Rule::on(way, Action::Swallow));
+    let rules = *injection.rng.pick(&[&both[..], &both[..1], &both[1..]]);
+    let ways = target.some_ways(injection);
+    target.for_a_while(&ways, rules, injection.millis(100, 3_000));
 }
 
-fn refuse(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let ways = arena.some_ways(strike);
+fn refuse(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let ways = target.some_ways(injection);
     for way in &ways {
         way.refuse();
         way.cut(Cut::Reset);
     }
-    pass(strike.millis(100, 2_000));
+    pass(injection.millis(100, 2_000));
     ways.iter().for_each(|way| way.heal());
 }
 
-fn kill_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    arena.kill_for(arena.cluster.leader(), strike.millis(10, 2_500));
+fn kill_leader(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    target.kill_for(target.cluster.leader(), injection.millis(10, 2_500));
 }
 
-fn kill_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    arena.kill_for(arena.cluster.follower(), strike.millis(10, 2_500));
+fn kill_follower(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    target.kill_for(target.cluster.follower(), injection.millis(10, 2_500));
 }
 
-fn kill_majority(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let (leader, follower) = (arena.cluster.leader(), arena.cluster.follower());
-    arena.cluster.kill(follower);
-    arena.kill_for(leader, strike.millis(10, 2_500));
-    arena.cluster.start_again(follower);
+fn kill_majority(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let (leader, follower) = (target.cluster.leader(), target.cluster.follower());
+    target.cluster.kill(follower);
+    target.kill_for(leader, injection.millis(10, 2_500));
+    target.cluster.start_again(follower);
 }
 
-fn isolate_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    arena.isolate_for(arena.cluster.leader(), strike.millis(500, 4_000));
+fn isolate_leader(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    target.isolate_for(target.cluster.leader(), injection.millis(500, 4_000));
 }
 
-fn isolate_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    arena.isolate_for(arena.cluster.follower(), strike.millis(500, 4_000));
+fn isolate_follower(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    target.isolate_for(target.cluster.follower(), injection.millis(500, 4_000));
 }
 
-/// For far less than an election takes, also on a busy machine: it must not lose its office by that.
-fn stop_leader_briefly(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    arena.stop_for(arena.cluster.leader(), strike.millis(10, 400));
+/// Far shorter than an election, also on a busy machine: the leader must not be replaced.
+fn stop_leader_briefly(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    target.stop_for(target.cluster.leader(), injection.millis(10, 400));
 }
 
-fn stop_follower(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    arena.stop_for(arena.cluster.follower(), strike.millis(100, 4_000));
+fn stop_follower(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    target.stop_for(target.cluster.follower(), injection.millis(100, 4_000));
 }
 
-fn stop_leader(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let leader = arena.cluster.leader();
-    let before = arena.cluster.member(leader).metrics();
-    arena.cluster.pause(leader);
-    pass(strike.millis(1_000, 6_000));
-    let (from, went_on) = (arena.last(), arena.clock.now().as_nanos());
-    arena.cluster.go_on(leader);
-    // It hears of its successor at once, and does not need longer than this to act as if it had not.
+fn stop_leader(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let leader = target.cluster.leader();
+    let before = target.cluster.member(leader).metrics();
+    target.cluster.pause(leader);
+    pass(injection.millis(1_000, 6_000));
+    target.cluster.go_on(leader);
+    // The member learns of its successor at once. If it revokes leases wrongly, it does so within this time.
     pass(Duration::from_millis(700));
-    let member = arena.cluster.member(leader);
+    let member = target.cluster.member(leader);
     if !member.is_leader() {
-        let (after, until) = (member.metrics(), arena.last());
-        arena.usurpers().push(Usurper {
-            name: member.name().into(),
-            asker: arena.cluster.asker(leader),
-            went_on,
-            revisions: from[0] + 1..=until[0],
-            entries: from[1] + 1..=until[1],
-            ended: after.leases_ended() - before.leases_ended(),
-            asked: after.calls(REVOKE) - before.calls(REVOKE),
-        });
+        let revoked = member.metrics().leases_ended() - before.leases_ended();
+        target.wrongly_revoked.fetch_add(revoked, Ordering::Relaxed);
     }
 }
 
-fn change_leader(arena: &EtcdArena, _: &mut Strike<'_>) {
-    arena.cluster.hand_on();
+fn change_leader(target: &EtcdTarget, _: &mut Injection<'_>) {
+    target.cluster.hand_on();
 }
 
-fn compact(arena: &EtcdArena, _: &mut Strike<'_>) {
-    arena.cluster.any().try_compact();
+fn compact(target: &EtcdTarget, _: &mut Injection<'_>) {
+    target.cluster.any().try_compact();
 }
 
-/// Only what was read, so that every overlap can be traced.
-fn read_and_compact(arena: &EtcdArena, _: &mut Strike<'_>) {
-    if let Some(revision) = arena.read_past() {
-        arena.cluster.any().try_compact_to(revision);
-    }
+fn replace(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let (leader, follower) = (target.cluster.leader(), target.cluster.follower());
+    target.cluster.replace(*injection.rng.pick(&[leader, follower]));
 }
 
-fn replace(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let (leader, follower) = (arena.cluster.leader(), arena.cluster.follower());
-    arena.cluster.replace(*strike.dice.pick(&[leader, follower]));
-}
-
-fn delete(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let key = strike.key();
-    strike.take_away(key, || {
-        let _ = arena.cluster.any().try_ctl(&["del", "--prefix", &format!("{LOCK}{key}/")]);
+fn delete(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let key = injection.key();
+    injection.take_away(key, || {
+        let _ = target.cluster.any().try_ctl(&["del", "--prefix", &format!("{LOCK}{key}/")]);
     });
 }
 
-fn revoke(arena: &EtcdArena, strike: &mut Strike<'_>) {
-    let any = arena.cluster.any();
+fn revoke(target: &EtcdTarget, injection: &mut Injection<'_>) {
+    let any = target.cluster.any();
     let said = any.try_ctl(&["lease", "list"]).unwrap_or_default();
     let leases: Vec<&str> = said.lines().skip(1).collect();
     if leases.is_empty() {
         return;
     }
-    let lease = *strike.dice.pick(&leases);
-    strike.take_all_away(|| drop(any.try_ctl(&["lease", "revoke", lease])));
+    let lease = *injection.rng.pick(&leases);
+    injection.take_all_away(|| drop(any.try_ctl(&["lease", "revoke", lease])));
 }

@@ -1,89 +1,88 @@
-//! Processes that fight for a few keys while random faults strike, and the verdict on what they did.
+//! Processes that compete for a few keys under random faults, and the verdict on their histories.
 //!
-//! In: an [`Arena`] (a server and the way to it), the [`Fault`]s to strike with, and a [`Plan`]. Out:
-//! an [`Outcome`] with every figure that is worth publishing.
+//! In: an [`Target`] (a server and the way to it), the [`Fault`]s to inject, and a [`Plan`]. Out: an
+//! [`Outcome`] with every figure that is worth publishing.
 //!
-//! The contenders are programs (`campaign contend`), so that they can be stopped and killed; each
-//! writes a history, all on one clock. Two threads strike: one at server and network, one at the
+//! The contenders are programs (`campaign contend`), so that they can be stopped and killed. Each writes a
+//! history, all on one clock. Two threads inject faults: one into server and network, one into the
 //! contenders. A seed repeats the choices of a run, not its timing.
 //!
-//! Faults that keep the server's data and faults that destroy it never mix: after the first kind
-//! everything must hold, after the second two may have held at once ([`Promise`]).
+//! Faults that keep the server's data and faults that destroy it never mix: after the first kind every
+//! promise must hold, after the second kind two owners may have held a key at the same time ([`Promise`]).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `arena.rs` | what a backend brings |
+//! | `target.rs` | what an engine must provide |
 //! | `redis.rs` | one Redis server behind a proxy |
 //! | `sentinel.rs` | a master, its replicas and their Sentinels |
 //! | `quorum.rs` | five Redis servers, each behind a proxy |
 //! | `cluster.rs` | a Redis Cluster of three masters and three replicas |
 //! | `etcd.rs` | three etcd servers, each behind a proxy |
-//! | `trace.rs` | whether an overlap on etcd is the server's or ours |
-//! | `field.rs` | the contenders |
-//! | `places.rs` | places in a queue that a dead master left behind |
-//! | `orphans.rs` | locks at the server that nobody relies on any more |
-//! | `pauses.rs` | how long faults kept a free key from being had |
+//! | `contenders.rs` | the contenders |
+//! | `observer.rs` | keys as they are on a Redis server |
+//! | `queue_leftovers.rs` | queue entries that a failover has left behind |
+//! | `orphans.rs` | locks on the server that no process relies on; the order of service |
+//! | `pauses.rs` | how long faults prevented the acquisition of a free key |
 //! | `outcome.rs` | figures |
 
-mod arena;
+mod target;
+mod observer;
 mod cluster;
 mod etcd;
-mod field;
+mod contenders;
 mod orphans;
 mod outcome;
 mod pauses;
-mod places;
+mod queue_leftovers;
 mod quorum;
 mod redis;
 mod sentinel;
-mod trace;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure_core::time::Clock;
 
-use crate::dice::Dice;
 use crate::history::{self, Event, History};
-use crate::judge::{Judge, Offence, Reached, Verdict};
+use crate::judge::{Judge, Reached};
+use crate::rng::Rng;
 use crate::wait::{DEADLINE, pass};
 
-pub use arena::{Arena, Elsewhere, Fault, Strike};
-pub use cluster::ClusterArena;
-pub use etcd::EtcdArena;
+pub use cluster::ClusterTarget;
+pub use etcd::EtcdTarget;
 pub use orphans::Orphans;
 pub use outcome::{Outcome, Promise};
 pub use pauses::Pauses;
-pub use quorum::QuorumArena;
-pub use redis::RedisArena;
-pub use sentinel::SentinelArena;
-pub use trace::{Cause, Evidence, Trace};
+pub use quorum::QuorumTarget;
+pub use redis::RedisTarget;
+pub use sentinel::SentinelTarget;
+pub use target::{Elsewhere, Fault, Injection, Target};
 
-use field::{BELIEVED_MOST, Field};
+use contenders::{BELIEVED_MOST, Contestants};
 use orphans::Watch;
-use pauses::{Blow, pauses, sleeps};
+use pauses::{Pause, pauses, sleeps};
 
-/// How fast an engine can go.
+/// The times that suit an engine.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// The ttls that contenders pick from: short, so that many run out. The first is a locker's
-    /// default; the longest bounds how long a key may stay closed.
+    /// The ttls that contenders pick from: short, so that many expire. The first is the default of a locker;
+    /// the longest bounds how long a key may stay locked.
     pub ttls: Vec<Duration>,
-    /// What may come on top of a ttl before a key is had again: finding a new connection, a new
+    /// The time that may be needed beyond a ttl before a key is acquired again: for a new connection, a new
     /// leader, a slow machine.
     pub little: Duration,
-    /// The least and the most between two faults.
+    /// The shortest and the longest pause between two faults.
     pub pause: [Duration; 2],
-    /// The same where many hand-overs are wanted in between.
+    /// The same for a run with many hand-overs between two faults.
     pub pause_brisk: [Duration; 2],
-    /// Whether the lock of a killed process may stay for longer than that.
+    /// Whether the lock of a killed process may stay for longer than ttl and `little`.
     pub lingers: bool,
 }
 
 impl Pace {
-    /// For an engine that knows milliseconds.
+    /// For an engine with millisecond ttls.
     pub fn fast() -> Self {
         Pace {
             ttls: [200, 500, 1_500].map(Duration::from_millis).into(),
@@ -94,7 +93,7 @@ impl Pace {
         }
     }
 
-    /// For one whose servers are not trusted for a while after a start.
+    /// For an engine that does not trust a server for a while after its start.
     pub fn quarantined() -> Self {
         Pace {
             little: Duration::from_secs(8),
@@ -103,8 +102,8 @@ impl Pace {
         }
     }
 
-    /// For one that counts in seconds, and has a leader that must be found again. A new leader starts
-    /// every lease anew, so that whoever is killed may keep a lock for as long as leaders change.
+    /// For an engine that counts in seconds and must elect a new leader. A new leader restarts every lease,
+    /// so a killed process may keep a lock for as long as leaders change.
     pub fn slow() -> Self {
         Pace {
             ttls: [2, 3, 4].map(Duration::from_secs).into(),
@@ -119,71 +118,84 @@ impl Pace {
         self.ttls.iter().max().copied().unwrap_or_default()
     }
 
-    /// How long after the last fault, or after it was given up, a key may stay closed.
+    /// How long a key may stay locked after the last fault, or after its holder stopped relying on it.
     fn patience(&self) -> Duration {
         self.longest() + self.little
     }
 }
 
-/// Whether contenders are struck too.
+/// Whether contenders get faults too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contenders {
-    /// They are left alone.
+    /// They get no faults.
     Spared,
     /// They are stopped, continued and killed.
     Struck,
 }
 
-/// How a campaign is fought.
+/// The parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What all choices follow from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How long faults go on.
+    /// How long faults are injected.
     pub time: Duration,
-    /// How many processes fight at a time.
+    /// The number of processes that compete at the same time.
     pub processes: usize,
-    /// How many tasks each of them has.
+    /// The number of tasks in each process.
     pub tasks: usize,
-    /// What they fight for.
+    /// The keys that they compete for.
     pub keys: Vec<String>,
-    /// Whether they are struck too.
+    /// Whether contenders get faults too.
     pub contenders: Contenders,
-    /// What must hold.
+    /// The promise that must hold.
     pub promise: Promise,
-    /// The program that can `contend`.
+    /// The program with the subcommand `contend`.
     pub program: PathBuf,
-    /// Whether contenders hold for no time, and faults leave them more of it.
+    /// Whether contenders hold for no time, with longer pauses between faults.
     pub brisk: bool,
-    /// How fast the engine can go.
+    /// Whether contenders also read and take permits, if the engine has them: on all keys but the first.
+    pub mixed: bool,
+    /// The times that suit the engine.
     pub pace: Pace,
-    /// Where to keep the histories and what the servers knew, if overlaps are traced.
-    pub keep: Option<PathBuf>,
 }
 
 impl Plan {
     /// Four processes of three tasks on three keys.
     pub fn new(seed: u64, time: Duration, promise: Promise, program: impl Into<PathBuf>) -> Self {
-        // Who is stopped hears late of a loss: where that latency is measured, nobody is.
+        // A stopped contender learns of a loss late. So contenders are not stopped where that latency is
+        // measured.
         let contenders = match promise {
             Promise::Everything => Contenders::Struck,
-            Promise::Order | Promise::Traced => Contenders::Spared,
+            Promise::Order => Contenders::Spared,
         };
         let keys = ["x", "y", "z"].map(String::from).into();
         let program = program.into();
-        let (processes, tasks, brisk, pace) = (4, 3, false, Pace::fast());
-        let keep = None;
-        Plan { seed, time, processes, tasks, keys, contenders, promise, program, brisk, pace, keep }
+        let (processes, tasks, pace) = (4, 3, Pace::fast());
+        let (brisk, mixed) = (false, false);
+        Plan {
+            seed,
+            time,
+            processes,
+            tasks,
+            keys,
+            contenders,
+            promise,
+            program,
+            brisk,
+            mixed,
+            pace,
+        }
     }
 
-    /// The same at another pace.
+    /// Sets another pace.
     #[must_use]
     pub fn at(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
     }
 
-    /// The same for many hand-overs between processes: eight of one task each on two keys.
+    /// Changes the plan for many hand-overs between processes: eight processes of one task each, on two keys.
     #[must_use]
     pub fn brisk(mut self) -> Self {
         (self.processes, self.tasks, self.brisk) = (8, 1, true);
@@ -191,58 +203,59 @@ impl Plan {
         self
     }
 
-    fn pause(&self, dice: &mut Dice) -> Duration {
+    /// Lets contenders read and take permits too.
+    #[must_use]
+    pub fn mixed(mut self) -> Self {
+        self.mixed = true;
+        self
+    }
+
+    fn pause(&self, rng: &mut Rng) -> Duration {
         let [least, most] = if self.brisk { self.pace.pause_brisk } else { self.pace.pause };
-        dice.between(least, most)
+        rng.between(least, most)
     }
 }
 
-/// How often each fault struck.
+/// How often each fault was injected.
 pub(crate) type Counts = BTreeMap<&'static str, u64>;
 
-/// Fights, and judges.
+/// Runs a campaign and judges it.
 ///
 /// # Panics
 ///
-/// If a contender ends by itself, or what they wrote cannot be read.
-pub fn run<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
-    let mut dice = Dice::new(plan.seed);
-    let mut field = Field::new(&arena.url(), plan, &mut dice);
+/// If a contender exits by itself, or a history cannot be read.
+pub fn run<A: Target>(target: &A, faults: &[Fault<A>], plan: &Plan) -> Outcome {
+    let mut rng = Rng::new(plan.seed);
+    let mut field = Contestants::new(&target.url(), plan, &mut rng);
     let recorder = field.recorder().clone();
     let watch = Watch::new(&plan.keys);
     let over = AtomicBool::new(false);
     let end = Instant::now() + plan.time;
-    let mut server_dice = Dice::new(dice.roll());
+    let mut server_dice = Rng::new(rng.roll());
     let (strikes, reached, leftovers) = std::thread::scope(|scope| {
         let ending = Ending(&over);
         let sleeping = scope.spawn(|| sleeps(&over));
-        scope.spawn(|| watch.until(&over, || arena.holders(&plan.keys)));
+        scope.spawn(|| watch.until(&over, || target.look(&plan.keys)));
         let striking = scope.spawn(|| {
-            let mut strike = Strike::new(&mut server_dice, &plan.keys, &recorder);
-            strike_until(end, faults, arena, plan, &mut strike)
+            let mut injection = Injection::new(&mut server_dice, &plan.keys, &recorder);
+            strike_until(end, faults, target, plan, &mut injection)
         });
-        let mut counts = field.strike_until(end, plan.contenders, &mut dice);
-        let blows = striking.join().expect("the faults can be made");
-        blows.iter().for_each(|blow| *counts.entry(blow.name).or_default() += 1);
-        arena.heal();
+        let mut counts = field.strike_until(end, plan.contenders, &mut rng);
+        let pauses_made = striking.join().expect("the faults can be made");
+        pauses_made.iter().for_each(|pause_made| *counts.entry(pause_made.name).or_default() += 1);
+        target.heal();
         let reached = field.all_move_again(plan.pace.patience());
         field.outlive_the_killed();
         field.end();
-        let leftovers = leftovers(arena, plan);
+        let leftovers = leftovers(target, plan);
         drop(ending);
         let sleeps = sleeping.join().expect("a clock can be read");
-        (Strikes { blows, counts, sleeps }, reached, leftovers)
+        (Strikes { pauses_made, counts, sleeps }, reached, leftovers)
     });
-    let mut outcome = outcome(plan, &field, strikes, (reached, leftovers), &watch);
-    if plan.promise == Promise::Traced {
-        let evidence = arena.evidence();
-        outcome.traces = traces(&evidence, &outcome.verdict);
-        plan.keep.iter().for_each(|dir| keep(dir, &field, &evidence));
-    }
-    outcome
+    outcome(plan, &field, strikes, (reached, leftovers), &watch)
 }
 
-/// Ends the watch, also when something unexpected ends the campaign.
+/// Ends the observer threads, also after a panic in the campaign.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -251,27 +264,28 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// What was done to everybody.
+/// The faults that were injected.
 struct Strikes {
-    blows: Vec<Blow>,
-    /// With those at contenders.
+    pauses_made: Vec<Pause>,
+    /// Includes the faults of contenders.
     counts: Counts,
-    /// When nobody was awake.
+    /// The periods in which the campaign itself did not run.
     sleeps: Vec<(u64, u64)>,
 }
 
 fn outcome(
     plan: &Plan,
-    field: &Field,
+    field: &Contestants,
     strikes: Strikes,
     (reached, leftovers): (Vec<Reached>, Vec<String>),
     watch: &Watch,
 ) -> Outcome {
     let history = history::read_dir(&field.histories()).expect("the histories can be read");
     let (orphans, hand_overs) = (watch.orphans(&history), hand_overs(&history));
-    let pauses = pauses(&strikes.blows, &strikes.sleeps, &history);
+    let pauses = pauses(&strikes.pauses_made, &strikes.sleeps, &history);
     let recovered = reached.iter().filter_map(|fact| fact.after).max();
-    let verdict = Judge::new(history).register(field.tally()).reached(reached).verdict();
+    let judge = Judge::new(history).register(field.tally()).reached(reached);
+    let verdict = judge.turns(watch.turns().clone()).verdict();
     Outcome {
         seed: plan.seed,
         time: plan.time,
@@ -280,31 +294,11 @@ fn outcome(
         faults: strikes.counts,
         pauses,
         verdict,
-        traces: Vec::new(),
         hand_overs,
         recovered,
         orphans,
         leftovers,
     }
-}
-
-/// Where each overlap came from.
-fn traces(evidence: &Evidence, verdict: &Verdict) -> Vec<Trace> {
-    let trace = |offence: &Offence| match offence {
-        Offence::Overlap { first, second } => Some(evidence.trace(first, second)),
-        _ => None,
-    };
-    verdict.offences.iter().filter_map(trace).collect()
-}
-
-/// Writes down what the verdict rests on.
-fn keep(dir: &Path, field: &Field, evidence: &Evidence) {
-    std::fs::create_dir_all(dir).expect("a directory");
-    for entry in std::fs::read_dir(field.histories()).expect("the histories") {
-        let entry = entry.expect("a history");
-        std::fs::copy(entry.path(), dir.join(entry.file_name())).expect("a copy");
-    }
-    std::fs::write(dir.join("evidence"), format!("{evidence:#?}\n")).expect("a file");
 }
 
 /// How often a key went from one process to another.
@@ -319,29 +313,30 @@ fn hand_overs(history: &History) -> u64 {
     changes.count() as u64
 }
 
-fn strike_until<A: Arena>(
+fn strike_until<A: Target>(
     end: Instant,
     faults: &[Fault<A>],
-    arena: &A,
+    target: &A,
     plan: &Plan,
-    strike: &mut Strike<'_>,
-) -> Vec<Blow> {
-    let (clock, mut blows) = (Clock::system(), Vec::new());
+    injection: &mut Injection<'_>,
+) -> Vec<Pause> {
+    let (clock, mut pauses_made) = (Clock::system(), Vec::new());
     while Instant::now() < end && !faults.is_empty() {
-        pass(plan.pause(strike.dice));
-        let fault = strike.dice.pick(faults);
-        blows.push(Blow { name: fault.name(), at: clock.now().as_nanos() });
-        fault.strike(arena, strike);
+        pass(plan.pause(injection.rng));
+        let fault = injection.rng.pick(faults);
+        pauses_made.push(Pause { name: fault.name(), at: clock.now().as_nanos() });
+        fault.inject(target, injection);
     }
-    blows
+    pauses_made
 }
 
-/// What the server still keeps after the longest ttl, with everybody gone. A place whose removal was lost with
-/// its master is believed for longer than that, and whoever clears it then needs a while too.
-fn leftovers<A: Arena>(arena: &A, plan: &Plan) -> Vec<String> {
+/// The data on the server after the longest ttl, when all contenders have exited. A queue entry whose removal
+/// was lost in a failover counts as alive for longer than that, and a later request needs a while to remove
+/// it.
+fn leftovers<A: Target>(target: &A, plan: &Plan) -> Vec<String> {
     let patience = Instant::now() + (plan.pace.patience() + BELIEVED_MOST).min(DEADLINE);
     loop {
-        let left = arena.leftovers();
+        let left = target.leftovers();
         if left.is_empty() || Instant::now() > patience {
             return left;
         }

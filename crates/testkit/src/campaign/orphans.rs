@@ -1,34 +1,35 @@
-//! Locks that the server still keeps though nobody relies on them any more.
+//! What the server shows during a campaign: locks that no process relies on, and the order of service.
 //!
-//! In: looks at the server while a campaign goes on, and the history of it. Out: how long the
-//! longest orphan kept everybody out.
+//! In: polls of the server during a campaign, and the history. Out: how long the longest orphan blocked a
+//! key; and the comparison of each poll with the one before ([`Turns`]).
 //!
-//! Contenders label each claim `process/task/claim`, so that what the server shows can be found in
-//! the history. A key is an orphan's from when the last one of the process that held it by that
-//! grant stopped relying on it (or gave up asking, or was killed) until it is gone from the server.
+//! Contenders label each claim `process/task/claim`, so that a holder on the server can be found in the
+//! history. A lock is an orphan from the moment when the last task of its process stopped relying on that
+//! grant (or gave up asking, or was killed) until it is gone from the server.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::time::Clock;
 
 use crate::history::{Event, History};
-use crate::judge::{Hold, holds};
+use crate::judge::{Claimed, Hold, Snapshot, Turns, holds};
 use crate::wait::pass;
 
-/// How often the server is looked at: an orphan is measured to within this.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often the server is polled: the precision of the measured time.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Looks at the server.
+/// Polls the server.
 pub(super) struct Watch {
     clock: Clock,
     keys: Vec<String>,
     seen: Mutex<Vec<Sighting>>,
+    turns: Mutex<Turns>,
 }
 
-/// One claim at the server, for as long as it was seen.
+/// One claim on the server, and the time during which it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sighting {
     key: String,
@@ -37,43 +38,54 @@ struct Sighting {
     last: u64,
 }
 
-/// What orphans there were.
+/// The orphans of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Orphans {
-    /// How many claims were seen at the server.
+    /// The number of claims seen on the server.
     pub seen: usize,
-    /// How long the longest was kept with nobody relying on it.
+    /// The longest time for which a lock stayed on the server without an owner that relied on it.
     pub longest: Duration,
-    /// The same, of processes that were never killed.
+    /// The same, only for processes that were never killed.
     pub longest_of_living: Duration,
 }
 
 impl Watch {
     pub(super) fn new(keys: &[String]) -> Self {
-        Watch { clock: Clock::system(), keys: keys.into(), seen: Mutex::default() }
+        let (seen, turns) = Default::default();
+        Watch { clock: Clock::system(), keys: keys.into(), seen, turns }
     }
 
-    /// Looks until it is over.
-    pub(super) fn until(&self, over: &AtomicBool, look: impl Fn() -> Option<Vec<Option<String>>>) {
-        let mut open = vec![None; self.keys.len()];
+    /// Polls until `over` is set.
+    pub(super) fn until(&self, over: &AtomicBool, look: impl Fn() -> Option<Vec<Snapshot>>) {
+        let mut open = vec![Vec::new(); self.keys.len()];
+        let mut before = vec![Snapshot::default(); self.keys.len()];
         while !over.load(Ordering::Relaxed) {
-            // The answer is at least as old as this.
+            // Read the clock first: the reply is newer than this.
             let at = self.clock.now().as_nanos();
-            for (index, label) in look().unwrap_or_default().into_iter().enumerate() {
-                self.see(&mut open[index], index, label, at);
+            for (index, now) in look().unwrap_or_default().into_iter().enumerate() {
+                self.see(&mut open[index], index, &now.holders, at);
+                self.turns().compare(&self.keys[index], &before[index], &now);
+                before[index] = now;
             }
-            pass(LOOK_EVERY);
+            pass(POLL_INTERVAL);
         }
         open.into_iter().flatten().for_each(|sighting| self.close(sighting));
     }
 
-    fn see(&self, open: &mut Option<Sighting>, index: usize, label: Option<String>, at: u64) {
-        match (open.as_mut(), label) {
-            (Some(known), Some(label)) if known.label == label => known.last = at,
-            (_, label) => {
-                let key = self.keys[index].clone();
-                let next = label.map(|label| Sighting { key, label, first: at, last: at });
-                std::mem::replace(open, next).into_iter().for_each(|seen| self.close(seen));
+    /// The order of service that was seen.
+    pub(super) fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn see(&self, open: &mut Vec<Sighting>, index: usize, holders: &[Claimed], at: u64) {
+        let stays = |known: &mut Sighting| holders.iter().any(|claim| claim.label == known.label);
+        let gone: Vec<Sighting> = open.extract_if(.., |known| !stays(known)).collect();
+        gone.into_iter().for_each(|sighting| self.close(sighting));
+        open.iter_mut().for_each(|known| known.last = at);
+        for Claimed { label, .. } in holders {
+            if !open.iter().any(|known| known.label == *label) {
+                let (key, label) = (self.keys[index].clone(), label.clone());
+                open.push(Sighting { key, label, first: at, last: at });
             }
         }
     }
@@ -82,7 +94,7 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(sighting);
     }
 
-    /// What was seen, held against what was claimed.
+    /// Compares the claims on the server with the history.
     pub(super) fn orphans(&self, history: &History) -> Orphans {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let claims = Claims::of(history);
@@ -96,14 +108,14 @@ impl Watch {
     }
 }
 
-/// A key of a process.
+/// A process and a key.
 type Spot = (String, String);
 
-/// Who claimed what, by process.
+/// The claims in the history, by process.
 struct Claims {
     /// In the order in which they were reported.
     holds: HashMap<Spot, Vec<Hold>>,
-    /// When each claim that was not granted was given up, by its label.
+    /// The time at which each claim without a grant was given up, by its label.
     given_up: HashMap<String, u64>,
     killed: HashMap<String, u64>,
 }
@@ -127,23 +139,26 @@ impl Claims {
         claims
     }
 
-    /// For how long, in nanoseconds, it was seen with nobody relying on it.
+    /// For how long, in nanoseconds, the claim was seen while no owner relied on it.
     fn unclaimed(&self, sighting: &Sighting) -> u64 {
         let Sighting { key, label, first, last } = sighting;
         let process = process(label);
         let holds = self.holds.get(&(process.to_owned(), key.clone()));
-        let ends = holds.into_iter().flatten();
+        let holds = || holds.into_iter().flatten();
+        // The claim of a task that gave up may have become the lease of another task.
+        let lease = holds().find(|hold| hold.label() == *label).map(Hold::lease);
+        let ends = holds().filter(|hold| lease.is_none_or(|lease| hold.lease() == lease));
         let ends = ends.filter(|hold| hold.reported <= *last && hold.end > *first);
         let claimed_until = ends.map(|hold| hold.end).max().or_else(|| {
             let ends = [self.given_up.get(label), self.killed.get(process)];
             ends.into_iter().flatten().min().copied()
         });
-        // One that is neither held nor given up is still asked for.
+        // A claim that is neither held nor given up is still wanted.
         last.saturating_sub(claimed_until.unwrap_or(*last).max(*first))
     }
 }
 
-/// The process of an owner or a label.
+/// The process in the name of an owner or a label.
 fn process(name: &str) -> &str {
     name.split('/').next().unwrap_or(name)
 }
@@ -152,6 +167,13 @@ fn process(name: &str) -> &str {
 mod tests {
     use super::*;
     use crate::history::Record;
+    use tenure_core::Mode;
+
+    const ASKED: Event = Event::Asked { mode: Mode::Exclusive };
+
+    fn granted(fence: u64, valid_until: u64) -> Event {
+        Event::Granted { fence, valid_until, slot: None }
+    }
 
     fn record(at: u64, claim: u64, event: Event) -> Record {
         Record { at, owner: "p0/t0".into(), claim, key: "x".into(), event }
@@ -162,38 +184,52 @@ mod tests {
         Claims::of(&History::new(records)).unclaimed(&sighting)
     }
 
-    /// An orphan's time counts from the end of the last hold, from the giving up, or from the kill.
+    /// The time of an orphan counts from the end of the last hold, from giving up, or from the kill.
     #[test]
     fn time_counts_from_the_last_claim() {
-        let granted = Event::Granted { fence: 1, valid_until: 40 };
-        let held = || vec![record(5, 0, Event::Asked), record(10, 0, granted.clone())];
+        let held = || vec![record(5, 0, ASKED), record(10, 0, granted(1, 40))];
         assert_eq!(unclaimed(held(), "p0/t0/0", 8, 90), 50, "valid until 40");
         assert_eq!(unclaimed(held(), "p0/t0/0", 8, 30), 0, "still valid");
         let gone = Event::GaveUp { error: "late".into() };
-        let given_up = || vec![record(5, 1, Event::Asked), record(20, 1, gone.clone())];
+        let given_up = || vec![record(5, 1, ASKED), record(20, 1, gone.clone())];
         assert_eq!(unclaimed(given_up(), "p0/t0/1", 30, 90), 60);
         assert_eq!(unclaimed(given_up(), "p0/t0/1", 10, 90), 70);
-        assert_eq!(unclaimed(vec![record(5, 2, Event::Asked)], "p0/t0/2", 30, 90), 0, "asked for");
+        assert_eq!(unclaimed(vec![record(5, 2, ASKED)], "p0/t0/2", 30, 90), 0, "asked for");
         let mut killed = record(50, 0, Event::Killed);
         killed.owner = "p0".into();
         assert_eq!(unclaimed(vec![killed], "p0/t0/3", 30, 90), 40);
     }
 
-    /// A claim is followed from look to look, also over looks without an answer.
+    /// A permit is an orphan also while its process holds another permit of the key.
+    #[test]
+    fn each_lease_counts_for_itself() {
+        let records = vec![
+            record(5, 0, ASKED),
+            record(10, 0, granted(1 << 13, 40)),
+            record(11, 1, ASKED),
+            record(12, 1, granted(2 << 13, 200)),
+        ];
+        assert_eq!(unclaimed(records.clone(), "p0/t0/0", 8, 90), 50);
+        assert_eq!(unclaimed(records, "p0/t0/1", 12, 90), 0);
+    }
+
+    /// A claim is followed from poll to poll, also over a poll without a reply.
     #[test]
     fn looks_become_sightings() {
         let watch = Watch::new(&["x".into()]);
-        let mut open = None;
-        for (at, label) in [(1, None), (2, Some("a")), (4, Some("a")), (5, Some("b")), (6, None)] {
-            watch.see(&mut open, 0, label.map(String::from), at);
+        let mut open = Vec::new();
+        let polls = [(1, vec![]), (2, vec!["a"]), (4, vec!["a", "b"]), (5, vec!["b"]), (6, vec![])];
+        for (at, labels) in polls {
+            let claimed = |label: &&str| Claimed { token: String::new(), label: (*label).into() };
+            watch.see(&mut open, 0, &labels.iter().map(claimed).collect::<Vec<_>>(), at);
         }
-        assert_eq!(open, None);
+        assert_eq!(open, []);
         let sighting = |label: &str, first, last| Sighting {
             key: "x".into(),
             label: label.into(),
             first,
             last,
         };
-        assert_eq!(*watch.seen.lock().unwrap(), [sighting("a", 2, 4), sighting("b", 5, 5)]);
+        assert_eq!(*watch.seen.lock().unwrap(), [sighting("a", 2, 4), sighting("b", 4, 5)]);
     }
 }

@@ -1,8 +1,9 @@
-//! How long faults kept everybody from getting anything.
+//! How long faults prevented the acquisition of a lock.
 //!
-//! In: when each fault struck, and the history of one that locks a key of its own all the time. Out: for
-//! each kind of fault, how long it could not, after it struck and before the next one did: the time that
-//! recovery took. What the whole campaign slept through, as on a machine that is stopped, does not count.
+//! In: the time of each fault, and the history of the probe, which locks its own key all the time. Out: for
+//! each kind of fault, the longest time without a grant that began after the fault and before the next one:
+//! the time that recovery took. Periods in which the whole campaign did not run, as on a machine that is
+//! suspended, do not count.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,46 +11,47 @@ use std::time::Duration;
 
 use tenure_core::time::Clock;
 
-use super::field::PROBE;
+use super::contenders::PROBE;
 use crate::history::{Event, History};
 use crate::wait::pass;
 
-/// How long before a fault the last grant may be, in nanoseconds, if nothing was amiss by then.
+/// If the last grant was not earlier than this before a fault, in nanoseconds, then the probe worked until
+/// the fault.
 const JUST_BEFORE: u64 = 50_000_000;
 
-/// How often it is looked whether we are awake, and from when on we were not.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the watchdog wakes up, and the gap from which on the campaign counts as asleep.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const ASLEEP: Duration = Duration::from_millis(500);
 
-/// A fault, and when it began, in nanoseconds of the host's boot-time clock.
+/// A fault, and its start in nanoseconds of the host's boot-time clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blow {
+pub(super) struct Pause {
     pub(super) name: &'static str,
     pub(super) at: u64,
 }
 
-/// The pauses that one kind of fault made, the longest of each.
+/// The longest pause after each fault of one kind, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pauses(Vec<Duration>);
 
 impl Pauses {
-    /// The one in the middle.
+    /// The median of the pauses.
     pub fn median(&self) -> Duration {
         self.0.get(self.0.len() / 2).copied().unwrap_or_default()
     }
 
-    /// The longest.
+    /// The longest pause.
     pub fn longest(&self) -> Duration {
         self.0.last().copied().unwrap_or_default()
     }
 }
 
-/// When the campaign itself stood still, from and to, until it is over.
+/// Records the periods in which the campaign itself did not run, as start and end, until `over` is set.
 pub(super) fn sleeps(over: &AtomicBool) -> Vec<(u64, u64)> {
     let (clock, mut sleeps) = (Clock::system(), Vec::new());
     let mut last = clock.now();
     while !over.load(Ordering::Relaxed) {
-        pass(LOOK_EVERY);
+        pass(POLL_INTERVAL);
         let now = clock.now();
         if now.since(last) > ASLEEP {
             sleeps.push((last.as_nanos(), now.as_nanos()));
@@ -59,9 +61,9 @@ pub(super) fn sleeps(over: &AtomicBool) -> Vec<(u64, u64)> {
     sleeps
 }
 
-/// What each kind of fault did.
+/// The pauses by kind of fault.
 pub(super) fn pauses(
-    blows: &[Blow],
+    pauses_made: &[Pause],
     sleeps: &[(u64, u64)],
     history: &History,
 ) -> BTreeMap<&'static str, Pauses> {
@@ -70,16 +72,21 @@ pub(super) fn pauses(
     let granted = granted.filter(|record| matches!(record.event, Event::Granted { .. }));
     let grants: Vec<u64> = granted.map(|record| record.at).collect();
     let mut all = BTreeMap::<_, Pauses>::new();
-    for (number, blow) in blows.iter().enumerate() {
-        let next = blows.get(number + 1).map_or(u64::MAX, |next| next.at);
-        all.entry(blow.name).or_default().0.push(longest(&grants, sleeps, blow.at, next));
+    for (number, pause_made) in pauses_made.iter().enumerate() {
+        let next = pauses_made.get(number + 1).map_or(u64::MAX, |next| next.at);
+        all.entry(pause_made.name).or_default().0.push(longest(
+            &grants,
+            sleeps,
+            pause_made.at,
+            next,
+        ));
     }
     all.values_mut().for_each(|pauses| pauses.0.sort());
     all
 }
 
-/// The longest time without a grant that began after `from`, or just before, and before `next`. One that
-/// was under way for longer is an earlier fault's.
+/// The longest time without a grant that began after `from`, or just before it, and before `next`. A pause
+/// that began earlier belongs to an earlier fault.
 fn longest(grants: &[u64], sleeps: &[(u64, u64)], from: u64, next: u64) -> Duration {
     let first = grants.partition_point(|at| *at < from);
     let before = first.checked_sub(1).map_or(0, |at| grants[at]);
@@ -101,7 +108,7 @@ fn longest(grants: &[u64], sleeps: &[(u64, u64)], from: u64, next: u64) -> Durat
 mod tests {
     use super::*;
 
-    /// A pause counts from the fault on, and for the fault after which it began.
+    /// A pause counts from the fault on, and belongs to the fault after which it began.
     #[test]
     fn pauses_belong_to_faults() {
         let grants = [10, 20, 90, 100, 130].map(|at| at * 10_000_000);

@@ -1,20 +1,21 @@
-//! Five independent Redis servers, each behind a proxy, and what can go wrong with them.
+//! Five independent Redis servers, each behind a proxy, and their faults.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::arena::{Arena, Fault, Strike};
-use super::redis::{LOCK, label};
-use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
+use super::observer::{LOCK, label};
+use super::target::{Fault, Injection, Target};
+use crate::judge::Snapshot;
+use crate::servers::proxy::{Action, Cut, Proxy, Rule, Way};
 use crate::servers::{RedisClient, RedisServer, Reply};
 use crate::wait::pass;
 
-/// How many there are, and how many of them are a majority.
+/// The number of nodes, and the size of a majority.
 const NODES: usize = 5;
 const MAJORITY: usize = NODES / 2 + 1;
 
-/// Servers of the campaign's own.
-pub struct QuorumArena {
+/// Servers that the campaign starts for itself.
+pub struct QuorumTarget {
     nodes: Vec<Node>,
     query: &'static str,
 }
@@ -22,12 +23,12 @@ pub struct QuorumArena {
 struct Node {
     server: RedisServer,
     proxy: Proxy,
-    /// The connection that looks, made again when it breaks.
+    /// The connection of the observer; a broken one is replaced.
     eye: Mutex<Option<RedisClient>>,
 }
 
-impl QuorumArena {
-    /// Faults that a quorum must bear without a second holder: all but those that make a node forget
+impl QuorumTarget {
+    /// Faults that a quorum must survive without a second holder: all except those that delete a node's data
     /// while it runs.
     pub const KEEP: [Fault<Self>; 9] = [
         Fault::new("connections cut", cut),
@@ -41,7 +42,7 @@ impl QuorumArena {
         Fault::new("nodes restarted empty", restart_empty),
     ];
 
-    /// Faults that make votes forgotten.
+    /// Faults that delete votes.
     pub const DESTROY: [Fault<Self>; 4] = [
         Fault::new("FLUSHALL", flush),
         Fault::new("votes deleted", delete),
@@ -49,26 +50,26 @@ impl QuorumArena {
         Fault::new("nodes stopped", stop),
     ];
 
-    /// Those that write everything down before they answer. None of them is trusted after a start.
+    /// Nodes that persist every write before they reply. A restarted node is not trusted for a while.
     pub fn persistent() -> Self {
         Self::of(RedisServer::start_persistent, "")
     }
 
-    /// Those that remember nothing, and are trusted all the same.
+    /// Nodes without persistence, which are trusted after a restart nevertheless.
     pub fn trusted() -> Self {
         Self::of(RedisServer::start, "?restarted=trusted")
     }
 
     fn of(start: fn() -> RedisServer, query: &'static str) -> Self {
-        QuorumArena { nodes: (0..NODES).map(|_| Node::of(start())).collect(), query }
+        QuorumTarget { nodes: (0..NODES).map(|_| Node::of(start())).collect(), query }
     }
 
-    /// Some of them, at least one; all at times.
-    fn some<'a>(&'a self, strike: &mut Strike<'_>) -> Vec<&'a Node> {
-        let one = strike.dice.pick(&self.nodes);
+    /// A random choice of at least one node.
+    fn some<'a>(&'a self, injection: &mut Injection<'_>) -> Vec<&'a Node> {
+        let one = injection.rng.pick(&self.nodes);
         let others = self.nodes.iter().filter(|node| !std::ptr::eq(*node, one));
         let mut some = vec![one];
-        some.extend(others.filter(|_| strike.dice.one_in(3)));
+        some.extend(others.filter(|_| injection.rng.one_in(3)));
         some
     }
 }
@@ -96,7 +97,7 @@ impl Node {
     }
 }
 
-impl Arena for QuorumArena {
+impl Target for QuorumTarget {
     fn url(&self) -> String {
         let host = |node: &Node| format!("127.0.0.1:{}", node.proxy.port());
         let hosts: Vec<_> = self.nodes.iter().map(host).collect();
@@ -110,8 +111,8 @@ impl Arena for QuorumArena {
         }
     }
 
-    /// Whoever has a majority; nobody, if a node does not answer.
-    fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
+    /// The claims with a majority; `None` if any node does not reply.
+    fn look(&self, keys: &[String]) -> Option<Vec<Snapshot>> {
         let locks: Vec<String> = keys.iter().map(|key| format!("{LOCK}{key}")).collect();
         let words: Vec<&str> =
             std::iter::once("MGET").chain(locks.iter().map(String::as_str)).collect();
@@ -125,7 +126,7 @@ impl Arena for QuorumArena {
         let winner = |votes: BTreeMap<String, usize>| {
             votes.into_iter().find(|(_, count)| *count >= MAJORITY).map(|(label, _)| label)
         };
-        Some(votes.into_iter().map(winner).collect())
+        Some(votes.into_iter().map(winner).map(Snapshot::of).collect())
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -139,82 +140,82 @@ impl Arena for QuorumArena {
     }
 }
 
-fn cut(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let how = *strike.dice.pick(&[Cut::Close, Cut::Reset]);
-    for node in arena.some(strike) {
+fn cut(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let how = *injection.rng.pick(&[Cut::Close, Cut::Reset]);
+    for node in target.some(injection) {
         node.proxy.cut(how);
     }
 }
 
-fn delay(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let (deed, some) = (Deed::Delay(strike.millis(1, 300)), arena.some(strike));
+fn delay(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let (deed, some) = (Action::Delay(injection.millis(1, 300)), target.some(injection));
     for node in &some {
         for way in [Way::Requests, Way::Replies] {
             node.proxy.rule(Rule::on(way, deed.clone()));
         }
     }
-    pass(strike.millis(50, 1_000));
+    pass(injection.millis(50, 1_000));
     some.iter().for_each(|node| node.proxy.heal());
 }
 
-fn black_hole(arena: &QuorumArena, strike: &mut Strike<'_>) {
+fn black_hole(target: &QuorumTarget, injection: &mut Injection<'_>) {
     let both = [Way::Requests, Way::Replies];
-    let ways = *strike.dice.pick(&[&both[..], &both[..1], &both[1..]]);
-    let some = arena.some(strike);
+    let ways = *injection.rng.pick(&[&both[..], &both[..1], &both[1..]]);
+    let some = target.some(injection);
     some.iter().for_each(|node| node.proxy.black_hole(ways));
-    pass(strike.millis(20, 1_500));
+    pass(injection.millis(20, 1_500));
     some.iter().for_each(|node| node.proxy.heal());
 }
 
-fn swallow(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let what = *strike.dice.pick(&["granted", "freed", "renewed", "raised", "-t1:"]);
-    let some = arena.some(strike);
+fn swallow(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let what = *injection.rng.pick(&["granted", "freed", "renewed", "raised", "-t1:"]);
+    let some = target.some(injection);
     for node in &some {
-        node.proxy.rule(Rule::on(Way::Replies, Deed::Swallow).containing(what).once());
+        node.proxy.rule(Rule::on(Way::Replies, Action::Swallow).containing(what).once());
     }
-    pass(strike.millis(20, 200));
+    pass(injection.millis(20, 200));
     some.iter().for_each(|node| node.proxy.heal());
 }
 
-fn script_flush(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    arena.some(strike).iter().for_each(|node| node.tell(&["SCRIPT", "FLUSH"]));
+fn script_flush(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    target.some(injection).iter().for_each(|node| node.tell(&["SCRIPT", "FLUSH"]));
 }
 
-fn stop(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let some = arena.some(strike);
+fn stop(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let some = target.some(injection);
     some.iter().for_each(|node| node.server.pause());
-    pass(strike.millis(10, 1_200));
+    pass(injection.millis(10, 1_200));
     some.iter().for_each(|node| node.server.go_on());
 }
 
-fn restart(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    arena.some(strike).iter().for_each(|node| node.server.restart());
+fn restart(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    target.some(injection).iter().for_each(|node| node.server.restart());
 }
 
-fn kill(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let some = arena.some(strike);
+fn kill(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let some = target.some(injection);
     some.iter().for_each(|node| node.server.kill());
-    pass(strike.millis(10, 2_000));
+    pass(injection.millis(10, 2_000));
     some.iter().for_each(|node| node.server.restart());
 }
 
-/// What they forgot, they are not asked about before it has ended.
-fn restart_empty(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    arena.some(strike).iter().for_each(|node| node.server.restart_empty());
+/// A restarted node is not asked for votes until every vote that it lost has expired.
+fn restart_empty(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    target.some(injection).iter().for_each(|node| node.server.restart_empty());
 }
 
-fn forget(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let some = arena.some(strike);
-    strike.take_all_away(|| some.iter().for_each(|node| node.server.restart()));
+fn forget(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let some = target.some(injection);
+    injection.take_all_away(|| some.iter().for_each(|node| node.server.restart()));
 }
 
-fn flush(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let some = arena.some(strike);
-    strike.take_all_away(|| some.iter().for_each(|node| node.tell(&["FLUSHALL"])));
+fn flush(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let some = target.some(injection);
+    injection.take_all_away(|| some.iter().for_each(|node| node.tell(&["FLUSHALL"])));
 }
 
-fn delete(arena: &QuorumArena, strike: &mut Strike<'_>) {
-    let (key, some) = (strike.key(), arena.some(strike));
+fn delete(target: &QuorumTarget, injection: &mut Injection<'_>) {
+    let (key, some) = (injection.key(), target.some(injection));
     let lock = format!("{LOCK}{key}");
-    strike.take_away(key, || some.iter().for_each(|node| node.tell(&["DEL", &lock])));
+    injection.take_away(key, || some.iter().for_each(|node| node.tell(&["DEL", &lock])));
 }

@@ -1,30 +1,25 @@
-//! One Redis server behind a proxy, and what can go wrong with them.
+//! One Redis server behind a proxy, and their faults.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::arena::{Arena, Fault, Strike};
-use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
-use crate::servers::{RedisClient, RedisServer, Reply};
+use super::observer::{LOCK, Observer};
+use super::target::{Fault, Injection, Target};
+use crate::judge::Snapshot;
+use crate::servers::proxy::{Action, Cut, Proxy, Rule, Way};
+use crate::servers::{RedisServer, Reply};
 use crate::wait::pass;
 
-/// What locks are called at the server.
-pub(super) const LOCK: &str = "tenure:lock:";
-/// What of a lock's value stands before the label: flag and version, client, token, since, host, pid,
-/// user, program.
-const BEFORE_LABEL: usize = 8;
-
-/// A server of the campaign's own.
-pub struct RedisArena {
+/// A server that the campaign starts for itself.
+pub struct RedisTarget {
     server: RedisServer,
     proxy: Proxy,
-    /// The connection that looks, made again when it breaks.
-    eye: Mutex<Option<RedisClient>>,
-    /// How far the server's clock has been put forward, in seconds.
+    observer: Observer,
+    /// How far the server's clock was advanced, in seconds.
     ahead: Mutex<u64>,
 }
 
-impl RedisArena {
+impl RedisTarget {
     /// Faults that keep the server's data.
     pub const KEEP: [Fault<Self>; 12] = [
         Fault::new("connections cut", cut),
@@ -41,7 +36,7 @@ impl RedisArena {
         Fault::new("server restarted with its data", restart),
     ];
 
-    /// Faults that destroy it.
+    /// Faults that destroy the server's data.
     pub const DESTROY: [Fault<Self>; 4] = [
         Fault::new("FLUSHALL", flush),
         Fault::new("lock deleted", delete),
@@ -49,52 +44,40 @@ impl RedisArena {
         Fault::new("server clock put forward", put_forward),
     ];
 
-    /// One that writes everything down before it answers.
+    /// A server that persists every write before it replies.
     pub fn persistent() -> Self {
         Self::of(RedisServer::start_persistent())
     }
 
-    /// One that remembers nothing, with a clock that can be set.
+    /// A server without persistence, with a clock that can be set.
     pub fn forgetful() -> Self {
         Self::of(RedisServer::start_with_clock(&[]))
     }
 
     fn of(server: RedisServer) -> Self {
         let proxy = Proxy::to(server.port());
-        RedisArena { server, proxy, eye: Mutex::default(), ahead: Mutex::default() }
+        RedisTarget { server, proxy, observer: Observer::default(), ahead: Mutex::default() }
     }
 
     fn tell(&self, words: &[&str]) -> Reply {
         self.server.client().command(words)
     }
 
-    fn ask(&self, words: &[&str]) -> Option<Reply> {
-        let mut eye = self.eye.lock().unwrap_or_else(PoisonError::into_inner);
-        if eye.is_none() {
-            *eye = self.server.try_client().ok();
-        }
-        let reply = eye.as_mut()?.try_command(words).ok();
-        if reply.is_none() {
-            *eye = None;
-        }
-        reply
-    }
-
-    /// A rule on the messages of a while, one connection's or all's.
+    /// Applies rules to the messages for a while.
     fn for_a_while(&self, rules: &[Rule], time: Duration) {
         rules.iter().for_each(|rule| self.proxy.rule(rule.clone()));
         pass(time);
         self.proxy.heal();
     }
 
-    /// The number of an open connection, or none to mean all.
-    fn some_connection(&self, strike: &mut Strike<'_>) -> Option<usize> {
+    /// A random open connection, or `None` for all of them.
+    fn some_connection(&self, injection: &mut Injection<'_>) -> Option<usize> {
         let open = self.proxy.connections();
-        (!open.is_empty() && strike.dice.one_in(2)).then(|| *strike.dice.pick(&open))
+        (!open.is_empty() && injection.rng.one_in(2)).then(|| *injection.rng.pick(&open))
     }
 }
 
-impl Arena for RedisArena {
+impl Target for RedisTarget {
     fn url(&self) -> String {
         self.proxy.url()
     }
@@ -105,123 +88,110 @@ impl Arena for RedisArena {
         self.tell(&["CLIENT", "UNPAUSE"]);
     }
 
-    fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
-        let locks: Vec<String> = keys.iter().map(|key| format!("{LOCK}{key}")).collect();
-        let words: Vec<&str> =
-            std::iter::once("MGET").chain(locks.iter().map(String::as_str)).collect();
-        let Reply::Many(values) = self.ask(&words)? else { return None };
-        Some(values.iter().map(label).collect())
+    fn look(&self, keys: &[String]) -> Option<Vec<Snapshot>> {
+        self.observer.look(&self.server, keys)
     }
 
     fn leftovers(&self) -> Vec<String> {
-        let Some(Reply::Many(keys)) = self.ask(&["KEYS", "*"]) else { return Vec::new() };
+        let Some(Reply::Many(keys)) = self.observer.ask(&self.server, &["KEYS", "*"]) else {
+            return Vec::new();
+        };
         let fence = Reply::Text("tenure:fence".into());
         keys.iter().filter(|key| **key != fence).map(|key| format!("{key:?}")).collect()
     }
 }
 
-/// The label in a lock's value.
-pub(super) fn label(value: &Reply) -> Option<String> {
-    text(value)?.split(':').nth(BEFORE_LABEL).map(Into::into)
-}
-
-pub(super) fn text(reply: &Reply) -> Option<&str> {
-    match reply {
-        Reply::Text(text) => Some(text),
-        _ => None,
+fn cut(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let how = *injection.rng.pick(&[Cut::Close, Cut::Reset]);
+    match target.some_connection(injection) {
+        Some(one) => drop(target.proxy.cut_one(one, how)),
+        None => drop(target.proxy.cut(how)),
     }
 }
 
-fn cut(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let how = *strike.dice.pick(&[Cut::Close, Cut::Reset]);
-    match arena.some_connection(strike) {
-        Some(one) => drop(arena.proxy.cut_one(one, how)),
-        None => drop(arena.proxy.cut(how)),
-    }
-}
-
-fn delay(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let deed = Deed::Delay(strike.millis(1, 300));
+fn delay(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let deed = Action::Delay(injection.millis(1, 300));
     let rules = [Way::Requests, Way::Replies].map(|way| Rule::on(way, deed.clone()));
-    arena.for_a_while(&rules, strike.millis(50, 1_000));
+    target.for_a_while(&rules, injection.millis(50, 1_000));
 }
 
-fn black_hole(arena: &RedisArena, strike: &mut Strike<'_>) {
+fn black_hole(target: &RedisTarget, injection: &mut Injection<'_>) {
     let both = [Way::Requests, Way::Replies];
-    let ways = *strike.dice.pick(&[&both[..], &both[..1], &both[1..]]);
-    let one = arena.some_connection(strike);
+    let ways = *injection.rng.pick(&[&both[..], &both[..1], &both[1..]]);
+    let one = target.some_connection(injection);
     let on = |way: &Way| {
-        let rule = Rule::on(*way, Deed::Swallow);
+        let rule = Rule::on(*way, Action::Swallow);
         one.map_or(rule.clone(), |one| rule.of(one))
     };
     let rules: Vec<Rule> = ways.iter().map(on).collect();
-    arena.for_a_while(&rules, strike.millis(20, 1_500));
+    target.for_a_while(&rules, injection.millis(20, 1_500));
 }
 
-/// Of an acquire, mostly: what was granted and not heard of.
-fn swallow(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let what = *strike.dice.pick(&["granted", "freed", "renewed", ""]);
-    let rule = Rule::on(Way::Replies, Deed::Swallow).containing(what).once();
-    arena.for_a_while(&[rule], strike.millis(20, 200));
+/// Mostly replies to an acquire: a lock was granted, but the client does not learn of it.
+fn swallow(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let what = *injection.rng.pick(&["granted", "freed", "renewed", ""]);
+    let rule = Rule::on(Way::Replies, Action::Swallow).containing(what).once();
+    target.for_a_while(&[rule], injection.millis(20, 200));
 }
 
-fn truncate(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let rule = Rule::on(Way::Replies, Deed::Truncate).once();
-    arena.for_a_while(&[rule], strike.millis(20, 200));
+fn truncate(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let rule = Rule::on(Way::Replies, Action::Truncate).once();
+    target.for_a_while(&[rule], injection.millis(20, 200));
 }
 
-/// No network does that, but it shifts replies as a faulty proxy would.
-fn double(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let rule = Rule::on(Way::Requests, Deed::Twice).containing("EVALSHA").once();
-    arena.for_a_while(&[rule], strike.millis(20, 200));
+/// No network does this, but it shifts replies as a faulty proxy would.
+fn double(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let rule = Rule::on(Way::Requests, Action::Twice).containing("EVALSHA").once();
+    target.for_a_while(&[rule], injection.millis(20, 200));
 }
 
-fn refuse(arena: &RedisArena, strike: &mut Strike<'_>) {
-    arena.proxy.refuse();
-    arena.proxy.cut(Cut::Reset);
-    arena.for_a_while(&[], strike.millis(20, 500));
+fn refuse(target: &RedisTarget, injection: &mut Injection<'_>) {
+    target.proxy.refuse();
+    target.proxy.cut(Cut::Reset);
+    target.for_a_while(&[], injection.millis(20, 500));
 }
 
-fn client_kill(arena: &RedisArena, _: &mut Strike<'_>) {
-    arena.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+fn client_kill(target: &RedisTarget, _: &mut Injection<'_>) {
+    target.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
-fn client_pause(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let time = strike.millis(20, 1_000).as_millis().to_string();
-    let what = *strike.dice.pick(&["WRITE", "ALL"]);
-    arena.tell(&["CLIENT", "PAUSE", &time, what]);
+fn client_pause(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let time = injection.millis(20, 1_000).as_millis().to_string();
+    let what = *injection.rng.pick(&["WRITE", "ALL"]);
+    target.tell(&["CLIENT", "PAUSE", &time, what]);
 }
 
-fn script_flush(arena: &RedisArena, _: &mut Strike<'_>) {
-    arena.tell(&["SCRIPT", "FLUSH"]);
+fn script_flush(target: &RedisTarget, _: &mut Injection<'_>) {
+    target.tell(&["SCRIPT", "FLUSH"]);
 }
 
-fn stop(arena: &RedisArena, strike: &mut Strike<'_>) {
-    arena.server.pause();
-    pass(strike.millis(10, 1_200));
-    arena.server.go_on();
+fn stop(target: &RedisTarget, injection: &mut Injection<'_>) {
+    target.server.pause();
+    pass(injection.millis(10, 1_200));
+    target.server.go_on();
 }
 
-fn restart(arena: &RedisArena, _: &mut Strike<'_>) {
-    arena.server.restart();
+fn restart(target: &RedisTarget, _: &mut Injection<'_>) {
+    target.server.restart();
 }
 
-fn flush(arena: &RedisArena, strike: &mut Strike<'_>) {
-    strike.take_all_away(|| drop(arena.tell(&["FLUSHALL"])));
+fn flush(target: &RedisTarget, injection: &mut Injection<'_>) {
+    injection.take_all_away(|| drop(target.tell(&["FLUSHALL"])));
 }
 
-fn delete(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let key = strike.key();
-    strike.take_away(key, || drop(arena.tell(&["DEL", &format!("{LOCK}{key}")])));
+fn delete(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let key = injection.key();
+    injection.take_away(key, || drop(target.tell(&["DEL", &format!("{LOCK}{key}")])));
 }
 
-fn restart_empty(arena: &RedisArena, strike: &mut Strike<'_>) {
-    strike.take_all_away(|| arena.server.restart());
+fn restart_empty(target: &RedisTarget, injection: &mut Injection<'_>) {
+    injection.take_all_away(|| target.server.restart());
 }
 
-/// By more than any ttl; never back, and kept through restarts: fences follow this clock.
-fn put_forward(arena: &RedisArena, strike: &mut Strike<'_>) {
-    let mut ahead = arena.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-    *ahead += 2 + strike.dice.below(60);
-    strike.take_all_away(|| arena.server.clock().set(&format!("+{}s", *ahead)));
+/// By more than any ttl. The clock never goes back and keeps its offset through restarts, because fences
+/// follow it.
+fn put_forward(target: &RedisTarget, injection: &mut Injection<'_>) {
+    let mut ahead = target.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+    *ahead += 2 + injection.rng.below(60);
+    injection.take_all_away(|| target.server.clock().set(&format!("+{}s", *ahead)));
 }

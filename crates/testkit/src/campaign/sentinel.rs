@@ -1,19 +1,22 @@
-//! A master with replicas that Sentinels watch, and failovers.
+//! A master with replicas and Sentinels, and failovers.
 
-use super::arena::{Arena, Fault, Strike};
-use super::places::Places;
-use super::redis::{LOCK, label, text};
+use super::observer::{Observer, text};
+use super::queue_leftovers::Places;
+use super::target::{Fault, Injection, Target};
+use crate::judge::Snapshot;
 use crate::servers::{RedisServer, Reply, SentinelSet};
 use crate::wait::pass;
 
-/// A set of the campaign's own. The first Sentinel is left alone: the campaign asks it.
-pub struct SentinelArena {
+/// Servers that the campaign starts for itself. The first Sentinel gets no faults, because the campaign asks
+/// it for the master.
+pub struct SentinelTarget {
     set: SentinelSet,
+    observer: Observer,
     places: Places,
 }
 
-impl SentinelArena {
-    /// Failovers. They can lose what no replica had yet, and with it a lock.
+impl SentinelTarget {
+    /// Failovers. They can lose data that no replica has received yet, and a lock with it.
     pub const FAULTS: [Fault<Self>; 4] = [
         Fault::new("failover by hand", by_hand),
         Fault::new("master killed, back empty", kill),
@@ -21,16 +24,17 @@ impl SentinelArena {
         Fault::new("Sentinel killed, back", kill_sentinel),
     ];
 
-    /// Three Sentinels, a master, two replicas.
+    /// Starts three Sentinels, a master and two replicas.
     pub fn start() -> Self {
-        SentinelArena { set: SentinelSet::start(), places: Places::default() }
+        let (observer, places) = Default::default();
+        SentinelTarget { set: SentinelSet::start(), observer, places }
     }
 
     fn ask(&self, words: &[&str]) -> Option<Reply> {
-        self.set.master().try_client().ok()?.try_command(words).ok()
+        self.observer.ask(self.set.master(), words)
     }
 
-    /// Leaves the master for another by `deed`, and has `back` bring the former one back.
+    /// Makes another node the master by `deed`, then restores the former master by `back`.
     fn switch(&self, deed: fn(&RedisServer), back: fn(&RedisServer)) {
         let before = self.set.master();
         self.places.master_dies();
@@ -41,7 +45,7 @@ impl SentinelArena {
     }
 }
 
-impl Arena for SentinelArena {
+impl Target for SentinelTarget {
     fn url(&self) -> String {
         self.set.url()
     }
@@ -50,12 +54,8 @@ impl Arena for SentinelArena {
         self.set.wait_until_whole();
     }
 
-    fn holders(&self, keys: &[String]) -> Option<Vec<Option<String>>> {
-        let locks: Vec<String> = keys.iter().map(|key| format!("{LOCK}{key}")).collect();
-        let words: Vec<&str> =
-            std::iter::once("MGET").chain(locks.iter().map(String::as_str)).collect();
-        let Reply::Many(values) = self.ask(&words)? else { return None };
-        Some(values.iter().map(label).collect())
+    fn look(&self, keys: &[String]) -> Option<Vec<Snapshot>> {
+        self.observer.look(self.set.master(), keys)
     }
 
     fn leftovers(&self) -> Vec<String> {
@@ -69,23 +69,23 @@ impl Arena for SentinelArena {
     }
 }
 
-fn by_hand(arena: &SentinelArena, _: &mut Strike<'_>) {
-    arena.set.fail_over();
-    arena.set.wait_until_whole();
+fn by_hand(target: &SentinelTarget, _: &mut Injection<'_>) {
+    target.set.fail_over();
+    target.set.wait_until_whole();
 }
 
-fn kill(arena: &SentinelArena, _: &mut Strike<'_>) {
-    arena.switch(RedisServer::kill, RedisServer::restart);
+fn kill(target: &SentinelTarget, _: &mut Injection<'_>) {
+    target.switch(RedisServer::kill, RedisServer::restart);
 }
 
-fn stop(arena: &SentinelArena, _: &mut Strike<'_>) {
-    arena.switch(RedisServer::pause, RedisServer::go_on);
+fn stop(target: &SentinelTarget, _: &mut Injection<'_>) {
+    target.switch(RedisServer::pause, RedisServer::go_on);
 }
 
-fn kill_sentinel(arena: &SentinelArena, strike: &mut Strike<'_>) {
-    let sentinel = strike.dice.pick(&arena.set.sentinels()[1..]);
+fn kill_sentinel(target: &SentinelTarget, injection: &mut Injection<'_>) {
+    let sentinel = injection.rng.pick(&target.set.sentinels()[1..]);
     sentinel.kill();
-    pass(strike.millis(100, 2_000));
+    pass(injection.millis(100, 2_000));
     sentinel.restart();
-    arena.set.wait_until_whole();
+    target.set.wait_until_whole();
 }

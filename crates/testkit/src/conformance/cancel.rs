@@ -1,11 +1,11 @@
-//! A wait that ends leaves nothing behind.
+//! A wait that ends leaves no trace.
 
 use std::time::Duration;
 
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are, within};
 
-/// A10: a dropped wait of another process is gone from the queue, and the next one gets the lock.
+/// A10: a dropped wait of another process disappears from the queue, and the next waiter gets the lock.
 pub async fn a_dropped_wait_leaves_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -27,7 +27,7 @@ pub async fn a_dropped_local_wait_leaves_nothing<F: Fixture>(f: &F) {
     let _guard = within("the next task's turn", stays).await.unwrap();
 }
 
-/// A10: the task that waits at the server is dropped, and the next task of its process goes on.
+/// A10: if the task that waits at the server is dropped, the next task of its process waits instead.
 pub async fn a_dropped_head_is_succeeded<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -41,7 +41,7 @@ pub async fn a_dropped_head_is_succeeded<F: Fixture>(f: &F) {
     assert!(!can_be_had(&a, &key).await, "an abandon must not hit the successor");
 }
 
-/// A10: a head with another ttl than the next task is succeeded too.
+/// A10: the same when the next task has another ttl.
 pub async fn a_dropped_head_of_other_terms_is_succeeded<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -57,7 +57,7 @@ pub async fn a_dropped_head_of_other_terms_is_succeeded<F: Fixture>(f: &F) {
     assert!(!can_be_had(&a, &key).await);
 }
 
-/// A10: a wait that timed out is gone from the queue.
+/// A10: a wait that timed out disappears from the queue.
 pub async fn a_timed_out_wait_leaves_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -67,7 +67,7 @@ pub async fn a_timed_out_wait_leaves_nothing<F: Fixture>(f: &F) {
     becomes_free(&a, &key).await;
 }
 
-/// A10: a request that is never polled does nothing.
+/// A10: a request that is never polled has no effect.
 pub async fn an_unpolled_request_does_nothing<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     drop(a.lock(&key));
@@ -77,7 +77,7 @@ pub async fn an_unpolled_request_does_nothing<F: Fixture>(f: &F) {
     assert!(can_be_had(&a, &key).await);
 }
 
-/// A10: a task that is aborted while it waits, or while it holds, leaves nothing.
+/// A10: a task that is aborted while it waits, or while it holds, leaves neither a queue entry nor a lock.
 pub async fn an_aborted_task_leaves_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -96,7 +96,7 @@ pub async fn an_aborted_task_leaves_nothing<F: Fixture>(f: &F) {
     becomes_free(&a, &f.key("other")).await;
 }
 
-/// A10: waits that come and go in numbers leave the lock as it was.
+/// A10: many waits that start and are dropped do not affect the lock.
 pub async fn many_dropped_waits_leave_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;

@@ -1,4 +1,4 @@
-//! The contract below the engine: what `Backend` itself promises.
+//! The contract below the engine: the promises of `Backend` itself.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -6,21 +6,21 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Attempt, Backend, Grant, LockInfo, Query, Release, Renewal, Term, Then,
+    AfterRelease, Attempt, Backend, Grant, LockInfo, Query, Release, Renewal, Validity,
 };
-use tenure_core::{Claim, Key, Lease, Terms, Token};
+use tenure_core::{Claim, ClaimOptions, Key, Lease, Token};
 
 use super::Fixture;
 use super::support::{eventually, within};
 
-/// Longer than anything is waited for.
+/// Longer than any wait in this file.
 const TTL: Duration = Duration::from_secs(60);
 
 type Store = Arc<dyn Backend>;
 
 fn claim(f: &impl Fixture, name: &str) -> Arc<Claim> {
     let (key, token) = (Key::new(&f.key(name)).unwrap(), Token::random().unwrap());
-    let terms = Terms::new(TTL).retry_interval(Duration::from_millis(10));
+    let terms = ClaimOptions::new(TTL).retry_interval(Duration::from_millis(10));
     Arc::new(Claim::new(key, token, terms))
 }
 
@@ -36,7 +36,7 @@ async fn is_held(store: &Store, claim: &Arc<Claim>) -> bool {
 }
 
 async fn renewals(store: &Store, leases: &[Arc<Lease>]) -> Vec<Option<Renewal>> {
-    crate::meddle::renewals(&**store, leases).await
+    crate::intercept::renewals(&**store, leases).await
 }
 
 async fn lease(store: &Store, claim: &Arc<Claim>) -> Arc<Lease> {
@@ -45,38 +45,38 @@ async fn lease(store: &Store, claim: &Arc<Claim>) -> Arc<Lease> {
 }
 
 async fn infos(store: &Store, claim: &Arc<Claim>) -> Vec<LockInfo> {
-    store.inspect(&Query::Key(claim.key().clone())).await.unwrap()
+    store.operator().unwrap().inspect(&Query::Key(claim.key().clone())).await.unwrap()
 }
 
-/// A19, t28: a claim that is sent again is granted again, with no lower fence, and only once.
+/// A19, t28: a claim that is sent again is granted again, with no lower fence, and needs only one release.
 pub async fn granted_twice_is_granted_once<F: Fixture>(f: &F) {
     let (store, one, rival) = (f.backend().await, claim(f, "k"), claim(f, "k"));
     let first = granted(&store, &one).await;
     assert!(granted(&store, &one).await.fence >= first.fence);
     assert!(within("a grant", store.acquire(&one)).await.unwrap().fence >= first.fence);
     let lease = Arc::new(Lease::new(one, first, store.clock()));
-    assert_eq!(store.release(&lease, Then::Free).await.unwrap(), Release::Freed);
+    assert_eq!(store.release(&lease, AfterRelease::Free).await.unwrap(), Release::Freed);
     granted(&store, &rival).await;
     store.abandon(&rival).await.unwrap();
 }
 
-/// A19: a second release answers `NotHeld`, and touches nobody.
+/// A19: a second release returns `NotHeld`, and does not affect a later holder.
 pub async fn released_twice_is_not_held<F: Fixture>(f: &F) {
     let (store, rival) = (f.backend().await, claim(f, "k"));
     let lease = lease(&store, &claim(f, "k")).await;
-    assert_eq!(store.release(&lease, Then::Free).await.unwrap(), Release::Freed);
-    assert_eq!(store.release(&lease, Then::Free).await.unwrap(), Release::NotHeld);
+    assert_eq!(store.release(&lease, AfterRelease::Free).await.unwrap(), Release::Freed);
+    assert_eq!(store.release(&lease, AfterRelease::Free).await.unwrap(), Release::NotHeld);
     granted(&store, &rival).await;
-    assert_eq!(store.release(&lease, Then::Free).await.unwrap(), Release::NotHeld);
+    assert_eq!(store.release(&lease, AfterRelease::Free).await.unwrap(), Release::NotHeld);
     assert!(is_held(&store, &claim(f, "k")).await, "the rival's lock is intact");
     store.abandon(&rival).await.unwrap();
 }
 
-/// A renewal after the release is `Lost`, and does not bring the lock back.
+/// A renewal after the release is `Lost`, and does not restore the lock.
 pub async fn renewed_after_release_is_lost<F: Fixture>(f: &F) {
     let (store, rival) = (f.backend().await, claim(f, "k"));
     let lease = lease(&store, &claim(f, "k")).await;
-    store.release(&lease, Then::Free).await.unwrap();
+    store.release(&lease, AfterRelease::Free).await.unwrap();
     for _ in 0..2 {
         let answers = renewals(&store, std::slice::from_ref(&lease)).await;
         assert!(matches!(answers[..], [Some(Renewal::Lost(_))]), "{answers:?}");
@@ -86,34 +86,53 @@ pub async fn renewed_after_release_is_lost<F: Fixture>(f: &F) {
     store.abandon(&rival).await.unwrap();
 }
 
-/// Renewals are answered one by one and in order, also when some are lost.
+/// A14: a renewal never shortens what the server keeps, also if it asks for less: the holder may still rely on
+/// the ttl that it was granted.
+pub async fn a_renewal_never_shortens<F: Fixture>(f: &F) {
+    let (store, long) = (f.backend().await, claim(f, "k"));
+    let grant = granted(&store, &long).await;
+    let terms = ClaimOptions::new(Duration::from_secs(3));
+    let short = Arc::new(Claim::new(long.key().clone(), long.token(), terms));
+    let lease = Arc::new(Lease::new(short, grant, store.clock()));
+    for _ in 0..2 {
+        let answers = renewals(&store, std::slice::from_ref(&lease)).await;
+        assert!(matches!(answers[..], [Some(Renewal::Renewed { .. })]), "{answers:?}");
+        let left = infos(&store, &long).await[0].holders[0].holder.lease_left;
+        assert_eq!(left.is_some(), store.capabilities().expires);
+        // All other steps of this test together take less than the rest.
+        assert!(left.is_none_or(|left| left > TTL / 2), "{left:?} left of {TTL:?}");
+    }
+    store.release(&lease, AfterRelease::Free).await.unwrap();
+}
+
+/// Each renewal gets its own answer, under the right index, also when some are lost.
 pub async fn renewals_are_answered_in_order<F: Fixture>(f: &F) {
     let store = f.backend().await;
     let mut leases = Vec::new();
     for name in ["a", "b", "c"] {
         leases.push(lease(&store, &claim(f, name)).await);
     }
-    store.release(&leases[1], Then::Free).await.unwrap();
+    store.release(&leases[1], AfterRelease::Free).await.unwrap();
     let before = store.clock().now();
     let answers = renewals(&store, &leases).await;
     let [
-        Some(Renewal::Renewed { term, .. }),
+        Some(Renewal::Renewed { validity, .. }),
         Some(Renewal::Lost(_)),
         Some(Renewal::Renewed { .. }),
     ] = &answers[..]
     else {
         panic!("{answers:?}");
     };
-    match (store.capabilities().expires, *term) {
-        (true, Term::Lease { from, ttl }) => assert!(from >= before && ttl <= TTL),
-        (expires, term) => assert!(!expires && term == Term::Endless),
+    match (store.capabilities().expires, *validity) {
+        (true, Validity::Lease { from, ttl }) => assert!(from >= before && ttl <= TTL),
+        (expires, term) => assert!(!expires && term == Validity::Unbounded),
     }
     for lease in [&leases[0], &leases[2]] {
-        store.release(lease, Then::Free).await.unwrap();
+        store.release(lease, AfterRelease::Free).await.unwrap();
     }
 }
 
-/// Abandoning is idempotent: what was granted is freed, what never was is left alone.
+/// Abandoning is idempotent: a granted claim is freed, and a claim that was never granted has no effect.
 pub async fn abandoned_twice_is_abandoned_once<F: Fixture>(f: &F) {
     let (store, one, rival) = (f.backend().await, claim(f, "k"), claim(f, "k"));
     store.abandon(&claim(f, "k")).await.unwrap();
@@ -126,7 +145,7 @@ pub async fn abandoned_twice_is_abandoned_once<F: Fixture>(f: &F) {
     assert!(infos(&store, &rival).await.is_empty());
 }
 
-/// Abandoning a claim that waits takes it out of the queue; it is never granted afterwards.
+/// Abandoning a queued claim removes it from the queue; it is never granted afterwards.
 pub async fn an_abandoned_wait_is_over<F: Fixture>(f: &F) {
     let (store, one, two) = (f.backend().await, claim(f, "k"), claim(f, "k"));
     let held = lease(&store, &one).await;
@@ -139,27 +158,27 @@ pub async fn an_abandoned_wait_is_over<F: Fixture>(f: &F) {
         infos(&store, &one).await.iter().all(|info| info.waiters.as_ref().is_none_or(Vec::is_empty))
     };
     eventually("the queue to be empty", nobody).await;
-    store.release(&held, Then::Free).await.unwrap();
+    store.release(&held, AfterRelease::Free).await.unwrap();
     assert!(infos(&store, &one).await.is_empty(), "nobody holds and nobody waits");
 }
 
-/// A claim that waits sees who is in the way, and is granted when it is free.
+/// A queued claim reports the holder, and is granted when the lock is released.
 pub async fn a_wait_sees_and_ends<F: Fixture>(f: &F) {
     let (store, one, two) = (f.backend().await, claim(f, "k"), claim(f, "k"));
     let held = lease(&store, &one).await;
-    // A client that goes away may take its locks along, so this one stays.
+    // A client that is dropped may release its locks, so this one must live on.
     let other = f.backend().await;
     let (client, waiter) = (other.clone(), two.clone());
     let waiting = tokio::spawn(async move { client.acquire(&waiter).await });
-    eventually("the holder to be seen", || async { two.sight().holder.is_some() }).await;
-    store.release(&held, Then::Free).await.unwrap();
+    eventually("the holder to be seen", || async { two.wait_status().holder.is_some() }).await;
+    store.release(&held, AfterRelease::Free).await.unwrap();
     let grant = within("the waiting claim's grant", waiting).await.unwrap().unwrap();
     assert!(tenure_core::fence::SERVER_FENCE_MAX >= grant.fence && grant.fence > 0);
     assert!(is_held(&store, &claim(f, "k")).await);
     other.abandon(&two).await.unwrap();
 }
 
-/// A wait that was dropped goes on when it is called again.
+/// A wait that was dropped continues when `acquire` is called again.
 pub async fn a_wait_can_be_taken_up_again<F: Fixture>(f: &F) {
     let (store, one, two) = (f.backend().await, claim(f, "k"), claim(f, "k"));
     let held = lease(&store, &one).await;
@@ -167,32 +186,33 @@ pub async fn a_wait_can_be_taken_up_again<F: Fixture>(f: &F) {
         let mut waiting = store.acquire(&two);
         assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
     }
-    store.release(&held, Then::Free).await.unwrap();
+    store.release(&held, AfterRelease::Free).await.unwrap();
     within("the grant", store.acquire(&two)).await.unwrap();
     store.abandon(&two).await.unwrap();
     assert!(infos(&store, &two).await.is_empty());
 }
 
-/// A28: a lock released as closed is nobody's and nobody can have it; a second release does not open it.
+/// A28: after a release with `Closed` the lock has no holder and cannot be acquired; a second release does
+/// not open it.
 pub async fn closed_is_closed<F: Fixture>(f: &F) {
     let (store, one, two) = (f.backend().await, claim(f, "k"), claim(f, "k"));
     let held = lease(&store, &one).await;
-    let closed = Then::Closed(Duration::from_secs(20));
+    let closed = AfterRelease::Cooldown(Duration::from_secs(20));
     assert_eq!(store.release(&held, closed).await.unwrap(), Release::Freed);
-    assert_eq!(store.release(&held, Then::Free).await.unwrap(), Release::NotHeld);
+    assert_eq!(store.release(&held, AfterRelease::Free).await.unwrap(), Release::NotHeld);
     assert!(is_held(&store, &two).await);
     let shown = infos(&store, &one).await;
-    assert!(shown[0].holders[0].holder.closing);
+    assert!(shown[0].holders[0].holder.cooling_down);
 }
 
-/// What one client grants, every client sees, and none but the claim's token ends it.
+/// All clients see a grant, and only the claim's token can end it.
 pub async fn clients_share_a_store<F: Fixture>(f: &F) {
     let (here, there) = (f.backend().await, f.backend().await);
     let (one, stranger) = (claim(f, "k"), claim(f, "k"));
     let grant = granted(&here, &one).await;
     assert!(is_held(&there, &stranger).await);
     let forged = Arc::new(Lease::new(stranger.clone(), grant, there.clock()));
-    assert_eq!(there.release(&forged, Then::Free).await.unwrap(), Release::NotHeld);
+    assert_eq!(there.release(&forged, AfterRelease::Free).await.unwrap(), Release::NotHeld);
     there.abandon(&stranger).await.unwrap();
     let answers = renewals(&there, &[forged]).await;
     assert!(matches!(answers[..], [Some(Renewal::Lost(_))]), "{answers:?}");
@@ -200,18 +220,18 @@ pub async fn clients_share_a_store<F: Fixture>(f: &F) {
     here.abandon(&one).await.unwrap();
 }
 
-/// A grant's time counts from before it was asked for.
+/// The validity of a grant counts from a time between request and reply, and is not longer than the ttl.
 pub async fn times_are_honest<F: Fixture>(f: &F) {
     let (store, one) = (f.backend().await, claim(f, "k"));
     let before = store.clock().now();
     let grant = granted(&store, &one).await;
     let after = store.clock().now();
-    match grant.term {
-        Term::Lease { from, ttl } => {
+    match grant.validity {
+        Validity::Lease { from, ttl } => {
             assert!(store.capabilities().expires);
             assert!((before..=after).contains(&from) && ttl <= TTL);
         }
-        Term::Endless => assert!(!store.capabilities().expires),
+        Validity::Unbounded => assert!(!store.capabilities().expires),
     }
     store.abandon(&one).await.unwrap();
 }

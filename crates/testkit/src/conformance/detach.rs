@@ -1,8 +1,8 @@
-//! Locks without a guard: by key, and on paper.
+//! Locks without a guard: released by key, or exported as text.
 
 use std::str::FromStr;
 
-use tenure_core::{Owner, Released, WrittenLease};
+use tenure_core::{ExportedLease, Owner, Released};
 
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, passes, refused, soon_lost};
@@ -18,7 +18,7 @@ pub async fn released_by_key<F: Fixture>(f: &F) {
     assert!(can_be_had(&b, &key).await);
 }
 
-/// A27: what was not detached here cannot be released by key.
+/// A27: a lock that was not detached by this locker cannot be released by key.
 pub async fn nothing_is_not_held<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     assert!(refused(a.release(&key)).await.is_not_held());
@@ -31,13 +31,13 @@ pub async fn nothing_is_not_held<F: Fixture>(f: &F) {
     assert!(refused(a.release(&key)).await.is_not_held(), "it is released already");
 }
 
-/// A27: a lease is written down, adopted by another process, and released there; an engine that
-/// cannot says that it is unsupported, and the lock is not lost by asking.
+/// A27: a lease is exported, adopted by another process, and released there. An engine that cannot do this
+/// returns `Unsupported`.
 pub async fn written_down_and_adopted<F: Fixture>(f: &F) {
     let (a, b, c, key) = (f.locker().await, f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
     let fence = guard.fence();
-    let written = guard.detach().write_down().await;
+    let written = guard.detach().export().await;
     if !f.capabilities().await.adoptable {
         let error = match written {
             Err(error) => error,
@@ -47,7 +47,7 @@ pub async fn written_down_and_adopted<F: Fixture>(f: &F) {
     }
     let text = written.unwrap().to_string();
     assert!(!can_be_had(&c, &key).await, "nobody gets it on its way");
-    let read = WrittenLease::from_str(&text).unwrap();
+    let read = ExportedLease::from_str(&text).unwrap();
     let adopted = b.adopt(&read).await.unwrap();
     assert_eq!(adopted.key().as_str(), key);
     assert!(adopted.fence() >= fence && adopted.is_held());
@@ -56,13 +56,13 @@ pub async fn written_down_and_adopted<F: Fixture>(f: &F) {
     becomes_free(&c, &key).await;
 }
 
-/// A27: a lease that has ended cannot be adopted, and nobody else's lock is touched by trying.
+/// A27: a lease that has ended cannot be adopted, and the attempt does not affect another holder.
 pub async fn what_has_ended_is_not_adopted<F: Fixture>(f: &F) {
     if !f.capabilities().await.adoptable {
         return written_down_and_adopted(f).await;
     }
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
-    let written = hold(&a, &key).await.detach().write_down().await.unwrap();
+    let written = hold(&a, &key).await.detach().export().await.unwrap();
     a.adopt(&written).await.unwrap().release().await.unwrap();
     let rival = hold(&a, &key).await;
     let error = refused(b.adopt(&written)).await;
@@ -70,8 +70,8 @@ pub async fn what_has_ended_is_not_adopted<F: Fixture>(f: &F) {
     assert!(rival.is_held() && !can_be_had(&b, &key).await);
 }
 
-/// A15, A27: whoever releases by key what was lost meanwhile is told so, once.
-pub async fn a_loss_is_told_at_the_release<F: Fixture>(f: &F) {
+/// A15, A27: a release by key of a lock that was lost meanwhile returns the loss, once.
+pub async fn a_loss_is_reported_at_the_release<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     drop(soon_lost(&a, &key).await.detach());
     becomes_free(&b, &key).await;
@@ -81,7 +81,7 @@ pub async fn a_loss_is_told_at_the_release<F: Fixture>(f: &F) {
     assert_eq!(a.hold_count(&key), 0);
 }
 
-/// A16, A27: a detached hold of an owner is one of its depths.
+/// A16, A27: a detached re-entry counts as one level of its owner's depth.
 pub async fn a_detached_depth_is_released_by_key<F: Fixture>(f: &F) {
     let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());
     let outer = a.lock(&key).owner(owner.clone()).await.unwrap();

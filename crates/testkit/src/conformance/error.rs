@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tenure_core::{Client, Error, Owner, Reentry};
+use tenure_core::{Error, Owner, Process, Reentry};
 
 use super::Fixture;
 use super::support::{is_lost, refused, soon_lost};
 
-/// Which of the predicates hold.
+/// The predicates that are true for this error.
 fn kinds(error: &Error) -> Vec<&'static str> {
     let all = [
         ("busy", error.is_busy()),
@@ -25,7 +25,7 @@ fn kinds(error: &Error) -> Vec<&'static str> {
     all.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect()
 }
 
-/// A12: each error is of one kind and names its key.
+/// A12: each error is of exactly one kind and names its key.
 pub async fn kinds_are_told_apart<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let owner = Owner::new();
@@ -51,14 +51,14 @@ pub async fn kinds_are_told_apart<F: Fixture>(f: &F) {
     assert!(guard.is_held());
 }
 
-/// A12: who was in the way is told: the process, and what it calls itself.
+/// A12: the error names the holder: its process, label and reason.
 pub async fn the_holder_is_named<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let _guard = a.lock(&key).label("trace-7").reason("month end").await.unwrap();
     for limit in [Duration::ZERO, Duration::from_secs(1)] {
         let error = refused(b.lock(&key).wait(limit)).await;
         let holder = error.holder().expect("the holder was seen");
-        assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
+        assert_eq!(holder.process.as_ref(), Some(Process::this_process()));
         assert_eq!(holder.label.as_deref(), Some("trace-7"));
         assert_eq!(holder.reason.as_deref(), Some("month end"));
         assert!(error.waited().unwrap() >= limit);
@@ -72,5 +72,5 @@ pub async fn the_local_holder_is_named<F: Fixture>(f: &F) {
     let _guard = a.lock(&key).label("trace-7").await.unwrap();
     let error = refused(a.lock(&key).wait(Duration::from_millis(20))).await;
     let holder = error.holder().expect("the holder is this process");
-    assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
+    assert_eq!(holder.process.as_ref(), Some(Process::this_process()));
 }

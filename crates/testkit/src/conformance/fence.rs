@@ -1,11 +1,11 @@
-//! A number with every grant, larger than all before.
+//! Each grant has a fence, higher than all earlier ones.
 
 use tenure_core::{Fence, FenceCheck, Locker};
 
 use super::Fixture;
 use super::support::{hold, is_lost, soon_lost, start, within};
 
-/// Locks, releases, and says which fence it was.
+/// Locks, releases, and returns the fence.
 async fn next_fence(locker: &Locker, key: &str) -> Fence {
     let guard = hold(locker, key).await;
     let fence = guard.fence();
@@ -25,7 +25,7 @@ pub async fn it_rises_with_each_grant<F: Fixture>(f: &F) {
     assert!(fences[0] > Fence::NONE);
 }
 
-/// A22: it rises when a lock is handed from task to task, and is positive as an `i64`.
+/// A22: the fence rises when a lock is handed over from task to task, and is positive as an `i64`.
 pub async fn it_rises_within_a_process<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let mut guard = hold(&a, &key).await;
@@ -39,7 +39,7 @@ pub async fn it_rises_within_a_process<F: Fixture>(f: &F) {
     }
 }
 
-/// A22: it rises over a loss, and for a process that comes later.
+/// A22: the fence rises after a loss, also for a process that connects later.
 pub async fn it_rises_over_a_loss<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let lost = soon_lost(&a, &key).await;
@@ -48,8 +48,8 @@ pub async fn it_rises_over_a_loss<F: Fixture>(f: &F) {
     assert!(next_fence(&newcomer, &key).await > lost.fence());
 }
 
-/// Without fencing a lock still excludes, is handed on, and carries no fence; one that wants a fence
-/// is never given a lease without.
+/// A lock without fencing still excludes others, is handed over, and has no fence. A request with fencing
+/// never gets a lease without a fence.
 pub async fn it_can_be_switched_off<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let guard = a.lock(&key).fencing(false).await.unwrap();
@@ -66,7 +66,7 @@ pub async fn it_can_be_switched_off<F: Fixture>(f: &F) {
     guard.release().await.unwrap();
 }
 
-/// A22, A23, t25: the resource refuses the fence of a holder that was followed by another.
+/// A22, A23, t25: the resource rejects the fence of an earlier holder after it has seen a later one.
 pub async fn t25_a_resource_refuses_the_stale<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let check = FenceCheck::new();

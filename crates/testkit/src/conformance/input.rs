@@ -1,4 +1,4 @@
-//! Values that make no sense are refused, and leave nothing.
+//! Invalid values are rejected without any effect.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tenure_core::{Locker, Renew};
 use super::Fixture;
 use super::support::{can_be_had, look, refused};
 
-/// The refusal is about the value, and nothing was sent.
+/// Checks that the rejected request had no effect on the engine.
 async fn nothing_is_left(locker: &Locker, key: &str) {
     assert!(look(locker, key).await.is_none());
     assert_eq!(locker.hold_count(key), 0);
     assert!(can_be_had(locker, key).await);
 }
 
-/// t55: a ttl of zero, below the least, with a fraction that the engine cannot count, or beyond the most.
+/// A2, t55: a ttl of zero, below the minimum, not a multiple of the engine's unit, or above the maximum.
 pub async fn t55_bad_ttls<F: Fixture>(f: &F) {
     let (a, key, can) = (f.locker().await, f.key("k"), f.capabilities().await);
     let nano = Duration::from_nanos(1);
@@ -36,7 +36,7 @@ pub async fn t55_bad_ttls<F: Fixture>(f: &F) {
     nothing_is_left(&a, &key).await;
 }
 
-/// t56: the shortest ttl is granted only if something of it is left; it is never "held" in vain.
+/// t56: the shortest ttl is granted only if some of its validity is left; a guard never starts out expired.
 pub async fn t56_the_shortest_ttl_is_honest<F: Fixture>(f: &F) {
     let (a, key, ttl) = (f.locker().await, f.key("k"), f.capabilities().await.ttl_min);
     let asked = a.clock().now();
@@ -51,7 +51,7 @@ pub async fn t56_the_shortest_ttl_is_honest<F: Fixture>(f: &F) {
     }
 }
 
-/// t57: a renewal that leaves no room for a second one is refused.
+/// t57: a renewal interval that leaves no time for a second attempt is rejected.
 pub async fn t57_late_renewals<F: Fixture>(f: &F) {
     let (a, key, ttl) = (f.locker().await, f.key("k"), Duration::from_secs(30));
     let bad = [
@@ -74,7 +74,7 @@ pub async fn t57_late_renewals<F: Fixture>(f: &F) {
     nothing_is_left(&a, &key).await;
 }
 
-/// t58: names that nobody can read back are refused, everywhere a name is taken.
+/// t58, t123: names that cannot be displayed are rejected by every function that takes a name.
 pub async fn t58_bad_names<F: Fixture>(f: &F) {
     let a = f.locker().await;
     let long = "x".repeat(1 << 20);
@@ -90,7 +90,7 @@ pub async fn t58_bad_names<F: Fixture>(f: &F) {
     }
 }
 
-/// t58: odd names are ordinary names, taken literally and shown as they are.
+/// t58: unusual names are valid names, taken literally and shown unchanged.
 pub async fn t58_odd_names<F: Fixture>(f: &F) {
     let (a, b) = (f.locker().await, f.locker().await);
     let rest = 512 - f.key("").len();
@@ -107,7 +107,7 @@ pub async fn t58_odd_names<F: Fixture>(f: &F) {
     }
 }
 
-/// The other values that make no sense.
+/// Other invalid values.
 pub async fn other_bad_values<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let ms = Duration::from_millis;
@@ -117,11 +117,11 @@ pub async fn other_bad_values<F: Fixture>(f: &F) {
     assert!(refused(a.lock(&key).retry_interval(Duration::MAX)).await.is_invalid());
     assert!(refused(a.lock(&key).max_hold(Duration::ZERO)).await.is_invalid());
     assert!(refused(a.lock(&key).max_hold(Duration::from_micros(1))).await.is_invalid());
-    assert!(refused(a.lock(&key).max_hold(ms(10)).at_least(ms(11))).await.is_invalid());
+    assert!(refused(a.lock(&key).max_hold(ms(10)).min_hold(ms(11))).await.is_invalid());
     nothing_is_left(&a, &key).await;
 }
 
-/// The largest values do not overflow anything.
+/// The largest values do not cause an overflow.
 pub async fn the_largest_values<F: Fixture>(f: &F) {
     let (a, key, most) = (f.locker().await, f.key("k"), Duration::MAX);
     let year = Duration::from_secs(365 * 24 * 3600);

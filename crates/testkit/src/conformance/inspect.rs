@@ -1,13 +1,13 @@
-//! Looking at locks from outside.
+//! Inspecting locks from outside.
 
 use std::time::Duration;
 
-use tenure_core::{Client, Owner};
+use tenure_core::{Owner, Process};
 
 use super::Fixture;
-use super::support::{becomes_free, hold, look, start, waiters_are};
+use super::support::{becomes_free, hold, is_lost, look, start, waiters_are};
 
-/// A13: nobody holds or waits: there is nothing to see.
+/// A13: without a holder or waiter, there is no information about a key.
 pub async fn nothing_is_none<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     assert!(look(&a, &key).await.is_none());
@@ -15,7 +15,7 @@ pub async fn nothing_is_none<F: Fixture>(f: &F) {
     assert_eq!(a.hold_count(&key), 0);
 }
 
-/// A13: the holder is shown to everybody: process, since when, label, reason, what is left.
+/// A13: every process sees the holder: process, start, label, reason, remaining lease, fence.
 pub async fn the_holder_is_shown<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = a.lock(&key).label("trace-7").reason("month end").await.unwrap();
@@ -24,12 +24,12 @@ pub async fn the_holder_is_shown<F: Fixture>(f: &F) {
         assert_eq!(info.key.as_str(), key);
         assert_eq!(info.holders.len(), 1);
         let holder = &info.holders[0].holder;
-        assert_eq!(holder.client.as_ref(), Some(Client::this_process()));
-        assert!(holder.since.is_some() && !holder.closing);
+        assert_eq!(holder.process.as_ref(), Some(Process::this_process()));
+        assert!(holder.since.is_some() && !holder.cooling_down);
         assert_eq!(holder.label.as_deref(), Some("trace-7"));
         assert_eq!(holder.reason.as_deref(), Some("month end"));
         assert_eq!(holder.lease_left.is_some(), f.capabilities().await.expires);
-        assert!(info.holders[0].fence.is_none_or(|fence| fence <= guard.fence()));
+        assert_eq!(info.holders[0].fence, Some(guard.fence()));
         assert!(locker.is_locked(&key).await.unwrap());
     }
     guard.release().await.unwrap();
@@ -37,7 +37,7 @@ pub async fn the_holder_is_shown<F: Fixture>(f: &F) {
     assert!(!b.is_locked(&key).await.unwrap());
 }
 
-/// A13: a label and a reason are kept up to 200 characters each, whatever their length in bytes.
+/// A13: label and reason are truncated to 200 characters each, whatever their length in bytes.
 pub async fn long_words_are_cut<F: Fixture>(f: &F) {
     let (a, key, long) = (f.locker().await, f.key("k"), "ü".repeat(100_000));
     let guard = a.lock(&key).label(&*long).reason(&*long).await.unwrap();
@@ -47,7 +47,7 @@ pub async fn long_words_are_cut<F: Fixture>(f: &F) {
     guard.release().await.unwrap();
 }
 
-/// A13: `hold_count` is this process's, and counts depth.
+/// A13: `hold_count` counts the holds of this process, with depth.
 pub async fn hold_count_is_mine<F: Fixture>(f: &F) {
     let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());
     let outer = a.lock(&key).owner(owner.clone()).await.unwrap();
@@ -59,7 +59,26 @@ pub async fn hold_count_is_mine<F: Fixture>(f: &F) {
     assert_eq!(a.hold_count(&key), 0);
 }
 
-/// A13: who waits is shown, first come first, where the engine knows it.
+/// A13, G2: `holds` is true for the locker and the owner that hold the lock, while they do, and for no other.
+pub async fn holds_is_of_a_locker_or_an_owner<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let (ann, ben) = (Owner::new(), Owner::new());
+    let holds = || [a.holds(&key), b.holds(&key), ann.holds(&a, &key), ben.holds(&a, &key)];
+    assert_eq!(holds(), [false; 4]);
+    let plain = hold(&a, &key).await;
+    assert_eq!(holds(), [true, false, false, false], "without an owner");
+    plain.release().await.unwrap();
+    let guard = a.lock(&key).owner(ann.clone()).await.unwrap();
+    assert_eq!(holds(), [true, false, true, false]);
+    assert!(!ann.holds(&b, &key), "by another locker");
+    guard.release().await.unwrap();
+    assert_eq!(holds(), [false; 4]);
+    let lost = a.lock(&key).owner(ann.clone()).max_hold(Duration::from_millis(50)).await.unwrap();
+    is_lost(&lost).await;
+    assert_eq!(holds(), [false; 4], "after a loss");
+}
+
+/// A13: waiters are shown in the order of the queue, if the engine knows them.
 pub async fn waiters_are_shown<F: Fixture>(f: &F) {
     let (a, b, c, key) = (f.locker().await, f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
@@ -68,13 +87,13 @@ pub async fn waiters_are_shown<F: Fixture>(f: &F) {
     let mut second = start(c.lock(&key).label("second")).await;
     first.until(second.until(waiters_are(&a, &key, 2))).await;
     if let Some(waiters) = look(&c, &key).await.expect("it is held").waiters {
-        let labels: Vec<_> = waiters.iter().map(|w| w.holder.label.as_deref()).collect();
+        let labels: Vec<_> = waiters.iter().map(|w| w.label.as_deref()).collect();
         assert_eq!(labels, [Some("first"), Some("second")]);
     }
     drop((first, second));
 }
 
-/// A13: `list` takes a glob, shows what matches, and nothing that is free.
+/// A13: `list` takes a glob and shows the matching locks, but no free ones.
 pub async fn list_takes_a_glob<F: Fixture>(f: &F) {
     let (a, b) = (f.locker().await, f.locker().await);
     let names = ["order:1", "order:2", "cart:1"].map(|name| f.key(name));
@@ -97,7 +116,7 @@ pub async fn list_takes_a_glob<F: Fixture>(f: &F) {
     assert_eq!(listed(f.key("order:*")).await, [names[1].clone()]);
 }
 
-/// t59: a name with glob characters is looked at literally; in `list` they can be escaped.
+/// t59: `is_locked` takes a name with glob characters literally; in `list` they can be escaped.
 pub async fn t59_globs_in_names<F: Fixture>(f: &F) {
     let a = f.locker().await;
     let (odd, plain) = (f.key("a*[b]?"), f.key("axb"));
@@ -110,8 +129,9 @@ pub async fn t59_globs_in_names<F: Fixture>(f: &F) {
     guard.release().await.unwrap();
 }
 
-/// Looking does not disturb: a lock that is looked at all the time is held, released and had.
-pub async fn looking_changes_nothing<F: Fixture>(f: &F) {
+/// Inspecting does not interfere: a lock that is inspected all the time can still be held, released and
+/// acquired.
+pub async fn inspecting_changes_nothing<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let (watcher, watched) = (f.locker().await, key.clone());
     let watching = tokio::spawn(async move {

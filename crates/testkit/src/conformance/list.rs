@@ -2,8 +2,8 @@
 
 /// Makes one test per case and engine.
 ///
-/// The fixture is an expression, evaluated anew for each test; it must be usable from a module
-/// inside this one.
+/// The fixture is an expression that is evaluated for each test. It must be usable from a module inside the
+/// calling module.
 ///
 /// ```text
 /// mod memory {
@@ -17,7 +17,14 @@ macro_rules! conformance {
             a_thread_locks_and_releases,
             a_thread_waits_its_turn,
             a_thread_drops_its_guard,
-            inside_a_runtime_it_errs,
+            a_thread_reenters,
+            a_thread_runs_a_body,
+            a_loss_keeps_the_bodys_value,
+            a_thread_renews_and_is_notified_of_its_loss,
+            on_a_worker_it_errs,
+            where_a_runtime_lets_it_block,
+            a_thread_reads_and_writes,
+            a_thread_takes_permits,
         }
         $crate::conformance_group! { $fixture; cancel:
             a_dropped_wait_leaves_nothing,
@@ -33,6 +40,7 @@ macro_rules! conformance {
             granted_twice_is_granted_once,
             released_twice_is_not_held,
             renewed_after_release_is_lost,
+            a_renewal_never_shortens,
             renewals_are_answered_in_order,
             abandoned_twice_is_abandoned_once,
             an_abandoned_wait_is_over,
@@ -47,8 +55,25 @@ macro_rules! conformance {
             nothing_is_not_held,
             written_down_and_adopted,
             what_has_ended_is_not_adopted,
-            a_loss_is_told_at_the_release,
+            a_loss_is_reported_at_the_release,
             a_detached_depth_is_released_by_key,
+        }
+        $crate::conformance_group! { $fixture; elections:
+            b5_one_leads_and_all_see_it,
+            b5_terms_rise,
+            b5_each_leader_shows_its_own_value,
+            b5_a_new_value_keeps_the_term,
+            b5_values_have_a_limit,
+            t97_proclaim_after_a_loss,
+            b5_run_leads_for_the_body,
+            b5_lead_campaigns_again,
+            b5_a_campaign_has_limits,
+            t95_a_dropped_campaign_leaves_nothing,
+            b5_an_owner_leads_once,
+            b5_a_shutdown_resigns,
+            t116_a_leader_is_removed_by_force,
+            b5_a_dropped_observation_loses_nothing,
+            b5_a_thread_leads,
         }
         $crate::conformance_group! { $fixture; error:
             kinds_are_told_apart,
@@ -65,6 +90,8 @@ macro_rules! conformance {
         $crate::conformance_group! { $fixture; force:
             it_is_taken_away,
             a_newer_claim_is_not_hit,
+            a_closed_lock_is_opened,
+            a_newer_closed_lock_is_not_opened,
         }
         $crate::conformance_group! { $fixture; input:
             t55_bad_ttls,
@@ -80,22 +107,22 @@ macro_rules! conformance {
             the_holder_is_shown,
             long_words_are_cut,
             hold_count_is_mine,
+            holds_is_of_a_locker_or_an_owner,
             waiters_are_shown,
             list_takes_a_glob,
             t59_globs_in_names,
-            looking_changes_nothing,
+            inspecting_changes_nothing,
         }
         $crate::conformance_group! { $fixture; lease:
             renewal_keeps_a_lock,
             without_renewal_it_ends,
             max_hold_ends_a_lock,
             max_hold_is_each_holders_own,
-            a_renewal_never_shortens,
             renewal_by_hand,
             remaining_is_honest,
             a_warning_comes_before_the_loss,
-            at_least_keeps_it_closed,
-            at_least_is_no_more,
+            min_hold_keeps_it_closed,
+            min_hold_is_no_more,
             a_closed_lock_is_closed_to_all,
             a_waiter_gets_a_closed_lock,
         }
@@ -104,10 +131,28 @@ macro_rules! conformance {
         }
         $crate::conformance_group! { $fixture; loss:
             a_loss_is_signalled,
-            every_view_hears_it,
+            every_view_is_notified,
             no_loss_without_cause,
             a_lost_lock_is_not_handed_over,
             t02_a_late_release_hits_nobody,
+        }
+        $crate::conformance_group! { $fixture; multi:
+            all_or_nothing,
+            one_busy_key_is_enough,
+            the_key_in_the_way_is_named,
+            it_waits_upwards_only,
+            a_lost_key_is_asked_for_again,
+            attempts_pause_with_nothing,
+            t91_no_order_dead_locks,
+            t90_dropped_at_every_await,
+            t92_one_of_three_is_lost,
+            a_loss_names_its_key,
+            max_hold_begins_with_the_last_key,
+            some_keys_are_read,
+            each_key_counts_once,
+            bad_lists_are_refused,
+            an_owner_reenters_each,
+            a_thread_locks_several,
         }
         $crate::conformance_group! { $fixture; mutex:
             busy_is_none,
@@ -124,19 +169,56 @@ macro_rules! conformance {
             a_plain_counter_loses_nothing,
             a_history_is_clean,
         }
+        $crate::conformance_group! { $fixture; permits:
+            at_most_the_capacity,
+            tries_go_side_by_side,
+            a_waiter_gets_a_released_permit,
+            a_permit_goes_from_task_to_task,
+            a_heavy_request_is_not_passed,
+            a_heavy_request_that_gives_up,
+            the_request_brings_the_capacity,
+            slots_are_numbered,
+            other_kinds_are_kept_out,
+            lost_permits_come_back_together,
+            an_owner_takes_more,
+            min_hold_closes_one_permit,
+            bad_numbers_are_refused,
+            modes_are_shown,
+            one_permit_is_forced_out,
+            a_shutdown_frees_permits,
+            a_permit_is_not_adopted,
+        }
+        $crate::conformance_group! { $fixture; readers:
+            readers_hold_together,
+            a_writer_is_alone,
+            a_waiting_writer_is_not_passed,
+            a_waiting_reader_is_not_passed,
+            readers_come_together,
+            a_writer_that_gives_up_holds_nobody_back,
+            fences_of_readers_and_writers,
+            readers_of_a_process_share_a_lease,
+            no_reader_joins_before_a_writer,
+            an_owner_reads_again,
+            one_reader_is_forced_out,
+            a_dropped_reader_leaves_nothing,
+            a_body_reads,
+            readers_of_a_lease_are_lost_together,
+            a_shutdown_ends_the_readers_of_a_process,
+            a_reader_is_not_adopted,
+        }
         $crate::conformance_group! { $fixture; reentry:
             an_owner_reenters,
             any_order_of_release,
             an_owner_in_scope_reenters,
-            nobody_does_not_reenter,
+            without_an_owner_nothing_reenters,
             another_owner_waits,
             an_owner_is_local,
-            waiting_mates_share,
+            waiters_of_one_owner_share,
             reentry_can_be_refused,
             a_fence_is_not_made_up,
             a_loss_reaches_every_depth,
             a_lost_lock_is_not_reentered,
-            after_a_loss_an_owner_asks_afresh,
+            after_a_loss_an_owner_acquires_again,
         }
         $crate::conformance_group! { $fixture; release:
             release_frees,
@@ -151,7 +233,7 @@ macro_rules! conformance {
             an_error_comes_back,
             a_panic_releases,
             a_loss_ends_the_body,
-            a_loss_after_success_is_told,
+            a_loss_after_success_is_reported,
             a_loss_does_not_mask_the_error,
             a_dropped_run_releases,
             busy_does_not_run,
@@ -176,6 +258,8 @@ macro_rules! conformance {
             a_bounded_wait_times_out,
             a_bounded_wait_can_succeed,
             a_wait_of_zero_asks_once,
+            a_try_that_waits_ends_with_none,
+            a_try_that_waits_can_succeed,
             attempts_are_counted,
             attempts_do_not_queue,
             attempts_can_succeed,
@@ -200,7 +284,7 @@ macro_rules! conformance {
     };
 }
 
-/// One module of tests. What [`conformance!`](crate::conformance!) calls.
+/// One module of tests, for [`conformance!`](crate::conformance!).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_group {
@@ -223,7 +307,7 @@ macro_rules! conformance_group {
 
 #[cfg(test)]
 mod tests {
-    /// Every case that is written is also run.
+    /// Every case is in the list.
     #[test]
     fn the_list_is_complete() {
         let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/conformance");

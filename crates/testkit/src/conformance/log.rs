@@ -1,4 +1,4 @@
-//! What is logged.
+//! The contents of the log.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,7 +7,7 @@ use super::Fixture;
 use super::support::{becomes_free, hold, is_lost, look, soon_lost, start, waiters_are};
 use crate::wait::within;
 
-/// What this process logs, by all cases that run in it.
+/// The log lines of this process, from all cases that run in it.
 #[derive(Default)]
 struct Log {
     lines: Mutex<Lines>,
@@ -16,12 +16,12 @@ struct Log {
 #[derive(Default)]
 struct Lines {
     count: usize,
-    /// Those that have what a token looks like: 32 hexadecimal digits.
+    /// Lines with text that looks like a token: 32 hexadecimal digits.
     suspects: Vec<String>,
 }
 
 impl Log {
-    /// Listens from now on to what our crates say, at every level.
+    /// Collects the log lines of our crates from now on, at every level.
     fn listen() -> &'static Log {
         static LOG: OnceLock<Log> = OnceLock::new();
         static STARTED: OnceLock<()> = OnceLock::new();
@@ -56,8 +56,8 @@ impl Write for Writer {
     }
 }
 
-/// E4: no line of the log has a token, at any level: of locks that are acquired, renewed, waited for, handed
-/// over, released, lost, taken away by force, and of waits that are given up.
+/// E4: no log line contains a token, at any level. Covers locks that are acquired, renewed, waited for,
+/// handed over, released, lost and released by force, and waits that are given up.
 pub async fn e4_no_token_is_logged<F: Fixture>(f: &F) {
     let (log, key) = (Log::listen(), f.key("k"));
     let (a, b) = (f.locker().await, f.locker().await);
@@ -79,7 +79,7 @@ pub async fn e4_no_token_is_logged<F: Fixture>(f: &F) {
     let guard = hold(&a, &key).await;
     let token = look(&b, &key).await.expect("it is held").holders[0].token;
     if let Some(token) = token {
-        // Engines that cannot say so; that is logged too.
+        // Engines without `force_release` return an error, which is logged too.
         let _ = b.force_release(&key, token, "the test").await;
     }
     drop(guard);

@@ -1,4 +1,4 @@
-//! The loss of a lock reaches whoever holds it.
+//! The loss of a lock is signalled to its holder.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tenure_core::backend::Loss;
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, is_lost, refused, soon_lost, start, within};
 
-/// A15: `lost` resolves, `is_held` turns false, and `release` says that it was lost and why.
+/// A15: `lost` resolves, `is_held` becomes false, and `release` returns the loss with its cause.
 pub async fn a_loss_is_signalled<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let guard = soon_lost(&a, &key).await;
@@ -18,8 +18,8 @@ pub async fn a_loss_is_signalled<F: Fixture>(f: &F) {
     assert_eq!(error.loss(), Some(&Loss::MaxHold));
 }
 
-/// A15: the view that a body has hears it too, and so does everybody who asks twice.
-pub async fn every_view_hears_it<F: Fixture>(f: &F) {
+/// A15: every `Held` view learns of the loss, and can ask again later.
+pub async fn every_view_is_notified<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let guard = soon_lost(&a, &key).await;
     let (one, two) = (guard.held(), guard.held().clone());
@@ -38,7 +38,7 @@ pub async fn no_loss_without_cause<F: Fixture>(f: &F) {
     assert!(early.is_err() && guard.is_held());
 }
 
-/// A lost lock is not handed to the next task: it asks the server, and gets a grant of its own.
+/// A lost lock is not handed over to the next task: that task asks the server, and gets its own grant.
 pub async fn a_lost_lock_is_not_handed_over<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let lost = soon_lost(&a, &key).await;
@@ -50,7 +50,7 @@ pub async fn a_lost_lock_is_not_handed_over<F: Fixture>(f: &F) {
     assert!(next.is_held() && !can_be_had(&b, &key).await);
 }
 
-/// t02, t03: the late release, drop and renewal of a lost lock do nothing to the next holder.
+/// A5, t02, t03: a late release, drop or renewal of a lost lock does not affect the next holder.
 pub async fn t02_a_late_release_hits_nobody<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     for late in ["release", "drop", "renew"] {

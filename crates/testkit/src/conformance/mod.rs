@@ -1,11 +1,10 @@
-//! What every engine must do: one function per case, one test per case and engine.
+//! The requirements for every engine: one function per case, one test per case and engine.
 //!
-//! An engine brings a [`Fixture`] and says [`conformance!`](crate::conformance!); each case then
-//! runs as a test of its own, on a store of its own, so that a name reads
-//! `memory::mutex::busy_is_none`. A capability that an engine lacks is no reason to skip a case: the
-//! case then asserts the refusal that is documented.
+//! An engine implements [`Fixture`] and calls [`conformance!`](crate::conformance!). Each case then runs as a
+//! separate test with its own store, under a name such as `memory::mutex::busy_is_none`. A case is not
+//! skipped if an engine lacks a capability: it then checks for the documented error.
 //!
-//! "Process" in a case's claim means a `Locker` of its own on the same store: to the engine, that is
+//! "Process" in the description of a case means a separate `Locker` on the same store: to the engine this is
 //! another client.
 
 #[macro_use]
@@ -16,6 +15,7 @@ pub mod blocking;
 pub mod cancel;
 pub mod contract;
 pub mod detach;
+pub mod elections;
 pub mod error;
 pub mod fence;
 pub mod force;
@@ -24,7 +24,10 @@ pub mod inspect;
 pub mod lease;
 pub mod log;
 pub mod loss;
+pub mod multi;
 pub mod mutex;
+pub mod permits;
+pub mod readers;
 pub mod reentry;
 pub mod release;
 pub mod run;
@@ -42,37 +45,37 @@ use tenure_core::backend::{Backend, Capabilities};
 
 pub use support::{Started, start};
 
-/// An engine under test: makes processes that share one store, which nobody else uses.
+/// An engine under test. It creates processes that share one store, which no other test uses.
 pub trait Fixture: Send + Sync {
     /// A new process on the store.
     fn locker(&self) -> impl Future<Output = Locker> + Send;
 
-    /// A new client of the store, below any `Locker`.
+    /// A new client of the store, without a `Locker`.
     fn backend(&self) -> impl Future<Output = Arc<dyn Backend>> + Send;
 
-    /// What this test's keys start with. Without characters that mean something in a glob.
+    /// The prefix of this test's keys. It contains no glob characters.
     fn namespace(&self) -> &str {
         "case"
     }
 
-    /// A key of this test's own.
+    /// A key of this test.
     fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.namespace())
     }
 
-    /// A ttl that is short for this engine: cases that wait for its end wait this long, and those
-    /// that renew it must survive a hiccup of two thirds of it.
+    /// A ttl that is short for this engine. Cases that wait for its expiry wait this long; cases that renew
+    /// it must survive a delay of two thirds of it.
     fn short_ttl(&self) -> Duration {
         Duration::from_millis(1_500)
     }
 
-    /// What the engine can do.
+    /// The capabilities of the engine.
     fn capabilities(&self) -> impl Future<Output = Capabilities> + Send {
         async { self.backend().await.capabilities() }
     }
 }
 
-/// Runs one case, for at most a minute. What [`conformance!`](crate::conformance!) calls.
+/// Runs one case, for at most a minute. [`conformance!`](crate::conformance!) calls it.
 ///
 /// # Panics
 ///

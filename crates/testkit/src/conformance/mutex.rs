@@ -1,4 +1,4 @@
-//! One holder per key, whoever asks.
+//! One holder per key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::history::Recorder;
 use crate::judge::Judge;
 use crate::register::Register;
 
-/// A7: a lock held by another process is `None` for an attempt, not an error.
+/// A7: an attempt on a lock that another process holds returns `None`, not an error.
 pub async fn busy_is_none<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -27,7 +27,7 @@ pub async fn busy_is_none_within_a_process<F: Fixture>(f: &F) {
     assert!(a.try_lock(&key).await.unwrap().is_none());
 }
 
-/// A7: a free lock is had by an attempt, from either process.
+/// A7: an attempt on a free lock acquires it, from either process.
 pub async fn free_is_some<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = a.try_lock(&key).await.unwrap().unwrap();
@@ -35,7 +35,7 @@ pub async fn free_is_some<F: Fixture>(f: &F) {
     assert!(b.try_lock(&key).await.unwrap().is_some());
 }
 
-/// A1: a process gets what another one releases, and not before.
+/// A1: a process gets the lock when another one releases it, and not before.
 pub async fn processes_take_turns<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let first = hold(&a, &key).await;
@@ -47,7 +47,7 @@ pub async fn processes_take_turns<F: Fixture>(f: &F) {
     assert!(!can_be_had(&a, &key).await);
 }
 
-/// A1: a task gets what another task of its process releases, and not before.
+/// A1: a task gets the lock when another task of its process releases it, and not before.
 pub async fn tasks_take_turns<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let first = hold(&a, &key).await;
@@ -59,7 +59,7 @@ pub async fn tasks_take_turns<F: Fixture>(f: &F) {
     assert!(!can_be_had(&a, &key).await);
 }
 
-/// A1: locks of different names have nothing to do with each other, however alike the names are.
+/// A1: locks with different names are independent, however similar the names are.
 pub async fn keys_are_independent<F: Fixture>(f: &F) {
     let (a, b) = (f.locker().await, f.locker().await);
     let _guard = hold(&a, &f.key("a")).await;
@@ -68,7 +68,7 @@ pub async fn keys_are_independent<F: Fixture>(f: &F) {
     }
 }
 
-/// A guard can be carried to another task, and released there.
+/// A guard can be moved to another task, and released there.
 pub async fn a_guard_moves_between_tasks<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -99,7 +99,7 @@ pub async fn a_guard_outlives_its_locker<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A21: by default a lock lasts 30 s, is renewed, and is waited for as long as it takes.
+/// A21: by default the ttl is 30 s, the lock is renewed, and a wait has no limit.
 pub async fn defaults<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -113,7 +113,7 @@ pub async fn defaults<F: Fixture>(f: &F) {
     let _guard = within("a wait without bound", wait).await.unwrap();
 }
 
-/// A21: every default can be overridden by a call.
+/// A21: a request can override every default.
 pub async fn every_option_can_be_given<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let ttl = Duration::from_secs(60);
@@ -127,7 +127,7 @@ pub async fn every_option_can_be_given<F: Fixture>(f: &F) {
     guard.release().await.unwrap();
 }
 
-/// A1: 64 tasks in two processes count up a plain number under the lock, and none is lost.
+/// A1: 64 tasks in two processes increment a plain number under the lock, and no update is lost.
 pub async fn a_plain_counter_loses_nothing<F: Fixture>(f: &F) {
     const TASKS: u64 = 64;
     const ROUNDS: u64 = 4;
@@ -143,7 +143,7 @@ pub async fn a_plain_counter_loses_nothing<F: Fixture>(f: &F) {
     assert_eq!(counter.load(Ordering::Relaxed), TASKS * ROUNDS);
 }
 
-/// Reads, lets others run, and writes one more: without exclusion, updates are lost.
+/// Reads, lets others run, and writes one more: without mutual exclusion, updates are lost.
 async fn count_up(locker: Locker, key: String, counter: Arc<AtomicU64>, rounds: u64) {
     for _ in 0..rounds {
         let guard = locker.lock(&key).retry_interval(Duration::from_millis(10)).await.unwrap();
@@ -154,7 +154,7 @@ async fn count_up(locker: Locker, key: String, counter: Arc<AtomicU64>, rounds: 
     }
 }
 
-/// A1, A22: the history of tasks in three processes on two keys is clean before the judge.
+/// A1, A22: the judge finds no offence in the history of tasks in three processes on two keys.
 pub async fn a_history_is_clean<F: Fixture>(f: &F) {
     let (recorder, register) = (Recorder::new(), Arc::new(Register::new()));
     let mut tasks = Vec::new();

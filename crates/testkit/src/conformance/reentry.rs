@@ -1,4 +1,4 @@
-//! The same owner gets what it holds, counted.
+//! An owner acquires a lock again that it holds, with a count.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn take(locker: &Locker, key: &str, owner: &Owner) -> Guard {
     within("a re-entry", request.into_future()).await.unwrap()
 }
 
-/// A16: an owner that is named gets its lock again, deeper; each release says how deep it still is.
+/// A16: an owner acquires its lock again with a higher depth; each release returns the remaining depth.
 pub async fn an_owner_reenters<F: Fixture>(f: &F) {
     let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());
     let outer = take(&a, &key, &owner).await;
@@ -26,7 +26,7 @@ pub async fn an_owner_reenters<F: Fixture>(f: &F) {
     assert!(can_be_had(&b, &key).await);
 }
 
-/// A16: guards of one owner can be released in any order; the last one frees.
+/// A16: the guards of one owner can be released in any order; the last release frees the lock.
 pub async fn any_order_of_release<F: Fixture>(f: &F) {
     let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());
     let (outer, inner) = (take(&a, &key, &owner).await, take(&a, &key, &owner).await);
@@ -36,7 +36,7 @@ pub async fn any_order_of_release<F: Fixture>(f: &F) {
     super::support::becomes_free(&b, &key).await;
 }
 
-/// A16: an owner in scope re-enters without being named.
+/// A16: an owner in scope re-enters without being passed to the request.
 pub async fn an_owner_in_scope_reenters<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let nested = async {
@@ -48,8 +48,8 @@ pub async fn an_owner_in_scope_reenters<F: Fixture>(f: &F) {
     assert_eq!(Owner::new().scope(nested).await, (2, 3));
 }
 
-/// A16, A18: a call without an owner is its own owner, and never re-enters.
-pub async fn nobody_does_not_reenter<F: Fixture>(f: &F) {
+/// A16, A18: a request without an owner never re-enters.
+pub async fn without_an_owner_nothing_reenters<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let _outer = hold(&a, &key).await;
     assert!(a.try_lock(&key).await.unwrap().is_none());
@@ -74,14 +74,14 @@ pub async fn an_owner_is_local<F: Fixture>(f: &F) {
 }
 
 /// A16: two tasks of one owner that wait at the same time both get the lock, and share it.
-pub async fn waiting_mates_share<F: Fixture>(f: &F) {
+pub async fn waiters_of_one_owner_share<F: Fixture>(f: &F) {
     let (a, b, key, owner) = (f.locker().await, f.locker().await, f.key("k"), Owner::new());
     for holder in [&a, &b] {
         let guard = hold(holder, &key).await;
         let one = tokio::spawn(start(a.lock(&key).owner(owner.clone())).await);
         let two = tokio::spawn(start(a.lock(&key).owner(owner.clone())).await);
         guard.release().await.unwrap();
-        // Neither is released before both are held.
+        // Neither guard is released before both are held.
         let one = within("one mate's turn", one).await.unwrap().unwrap();
         let two = within("the other mate's turn", two).await.unwrap().unwrap();
         assert_eq!(a.hold_count(&key), 2);
@@ -90,7 +90,7 @@ pub async fn waiting_mates_share<F: Fixture>(f: &F) {
     }
 }
 
-/// A18: an owner that does not want to re-enter is told so, instead of waiting for itself.
+/// A18: an owner that refuses re-entry gets an error instead of waiting for itself.
 pub async fn reentry_can_be_refused<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     let guard = take(&a, &key, &owner).await;
@@ -102,8 +102,8 @@ pub async fn reentry_can_be_refused<F: Fixture>(f: &F) {
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 
-/// A16, A22: an owner that holds the lock without a fence is refused one that it asks for again with
-/// a fence: it would get none. Without a fence it re-enters.
+/// A16, A22: an owner that holds the lock without a fence gets an error if it asks again with fencing,
+/// because the re-entry has no fence. Without fencing it re-enters.
 pub async fn a_fence_is_not_made_up<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     let outer = a.lock(&key).owner(owner.clone()).fencing(false).await.unwrap();
@@ -118,7 +118,7 @@ pub async fn a_fence_is_not_made_up<F: Fixture>(f: &F) {
     drop((inner, outer));
 }
 
-/// A15, A16: the loss of a lock reaches every guard of its owner.
+/// A15, A16: the loss of a lock is signalled to every guard of its owner.
 pub async fn a_loss_reaches_every_depth<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(1_500));
@@ -130,7 +130,7 @@ pub async fn a_loss_reaches_every_depth<F: Fixture>(f: &F) {
     assert!(refused(outer.release()).await.is_lost());
 }
 
-/// A16: what an owner lost it does not hold: asking again is a new grant, never a deeper hold on the old one.
+/// A16: an owner does not hold a lost lock: a new request gets a new grant or the loss, never a re-entry.
 pub async fn a_lost_lock_is_not_reentered<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     let lost = owner.scope(async { soon_lost(&a, &key).await }).await;
@@ -143,9 +143,9 @@ pub async fn a_lost_lock_is_not_reentered<F: Fixture>(f: &F) {
     assert!(!lost.is_held());
 }
 
-/// A16: an owner that has dropped its lost guard holds nothing: asking again is no re-entry, and never
-/// an error. Many times, since the loss is dealt with by another thread at the same moment.
-pub async fn after_a_loss_an_owner_asks_afresh<F: Fixture>(f: &F) {
+/// A16: an owner that has dropped its lost guard holds nothing: a new request is not a re-entry, and never an
+/// error. Many rounds, because another thread handles the loss at the same time.
+pub async fn after_a_loss_an_owner_acquires_again<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     for round in 0..200 {
         let request = a.lock(&key).owner(owner.clone()).max_hold(Duration::from_millis(10));

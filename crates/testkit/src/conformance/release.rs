@@ -1,11 +1,11 @@
-//! Giving a lock back.
+//! Releasing a lock.
 
 use tenure_core::Released;
 
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, look, start, within};
 
-/// A released lock is free when `release` returns, and nothing is left of it.
+/// A lock is free when `release` returns, and the engine shows nothing about it.
 pub async fn release_frees<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -21,7 +21,7 @@ pub async fn drop_releases<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A dropped guard wakes whoever waits, in this process and in another.
+/// A dropped guard wakes a waiter, in this process and in another.
 pub async fn drop_wakes_the_next<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     for waiter in [&a, &b] {
@@ -32,7 +32,7 @@ pub async fn drop_wakes_the_next<F: Fixture>(f: &F) {
     }
 }
 
-/// A release whose future is dropped half-way is done all the same.
+/// A release whose future is dropped half-way still takes effect.
 pub async fn a_dropped_release_is_done<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     for polls in 0..3 {
@@ -51,7 +51,7 @@ pub async fn a_dropped_release_is_done<F: Fixture>(f: &F) {
     }
 }
 
-/// t52: a panic while the lock is held releases it on the way out.
+/// t52: a panic while the lock is held releases it during unwinding.
 pub async fn t52_a_panic_releases<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let (locker, name) = (a.clone(), key.clone());
@@ -63,7 +63,7 @@ pub async fn t52_a_panic_releases<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A lock can be taken and released again and again.
+/// A lock can be acquired and released many times.
 pub async fn again_and_again<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     for _ in 0..50 {

@@ -1,14 +1,14 @@
-//! The scoped form: released on every way out, nothing masked, nothing swallowed.
+//! The scoped form `run`: it always releases, and hides neither an error nor a loss.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use tenure_core::Owner;
+use tenure_core::{Owner, RunError};
 
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, refused, within};
 
-/// A11: the body's value comes back, and the lock is free.
+/// A11: `run` returns the body's value, and the lock is free.
 pub async fn a_value_comes_back<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let other = b.clone();
@@ -21,7 +21,7 @@ pub async fn a_value_comes_back<F: Fixture>(f: &F) {
     assert!(can_be_had(&b, &key).await);
 }
 
-/// A11: the body's error comes back as it is, and the lock is free.
+/// A11: `run` returns the body's error unchanged, and the lock is free.
 pub async fn an_error_comes_back<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let done = a.lock(&key).run(|_| async { Err::<(), _>("the body's own") }).await;
@@ -29,7 +29,7 @@ pub async fn an_error_comes_back<F: Fixture>(f: &F) {
     assert!(can_be_had(&b, &key).await);
 }
 
-/// A11, t52: a body that panics leaves the lock free.
+/// A11, t52: the lock is free after a panic in the body.
 pub async fn a_panic_releases<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let request = a.lock(&key);
@@ -39,27 +39,35 @@ pub async fn a_panic_releases<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A11, A15: a body that waits when the lock is lost is dropped, and the loss comes back.
+/// A11, A15: a pending body is dropped when the lock is lost, and `run` returns the loss.
 pub async fn a_loss_ends_the_body<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let request = a.lock(&key).max_hold(Duration::from_millis(50));
     let run = request.run(|_| std::future::pending::<Result<(), Infallible>>());
-    assert!(refused(run).await.is_lost());
+    match within("the loss", run).await {
+        Err(RunError::Lost { value: None, error }) => {
+            assert!(error.is_lost() && !error.is_late_loss());
+        }
+        other => panic!("{other:?}"),
+    }
     becomes_free(&b, &key).await;
 }
 
-/// A11: a loss that is found after a successful body is not swallowed.
-pub async fn a_loss_after_success_is_told<F: Fixture>(f: &F) {
+/// A11: a loss that is detected after a successful body is returned together with the body's value.
+pub async fn a_loss_after_success_is_reported<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let request = a.lock(&key).max_hold(Duration::from_millis(50));
     let run = request.run(|held| async move {
         work_through_the_loss(&held);
-        Ok::<_, Infallible>(())
+        Ok::<_, Infallible>("receipt")
     });
-    assert!(refused(run).await.is_lost());
+    match within("the body", run).await {
+        Err(RunError::Lost { value: Some("receipt"), error }) => assert!(error.is_late_loss()),
+        other => panic!("{other:?}"),
+    }
 }
 
-/// A11: the body's error is not masked by a loss.
+/// A11: a loss does not hide the body's error.
 pub async fn a_loss_does_not_mask_the_error<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let request = a.lock(&key).max_hold(Duration::from_millis(50));
@@ -70,7 +78,7 @@ pub async fn a_loss_does_not_mask_the_error<F: Fixture>(f: &F) {
     assert_eq!(within("the body", run).await.unwrap(), Err("the body's own"));
 }
 
-/// Work that never looks up: it has no await point at which it could be dropped.
+/// Work without an await point, at which it could be dropped.
 fn work_through_the_loss(held: &tenure_core::Held) {
     while held.is_held() {
         std::thread::yield_now();
@@ -91,7 +99,7 @@ pub async fn a_dropped_run_releases<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A11: what is not acquired is not run.
+/// A11: the body does not run without the lock.
 pub async fn busy_does_not_run<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
@@ -101,8 +109,8 @@ pub async fn busy_does_not_run<F: Fixture>(f: &F) {
     assert!(error.is_busy());
 }
 
-/// A11, A16: a lock of the same key inside the body re-enters, as inside `#[lock]`; a task that the body
-/// spawns is somebody else.
+/// A11, A16: a request for the same key inside the body re-enters, as inside `#[lock]`; a task that the body
+/// spawns is a different owner.
 pub async fn the_body_reenters<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let (locker, name) = (a.clone(), key.clone());
@@ -111,7 +119,7 @@ pub async fn the_body_reenters<F: Fixture>(f: &F) {
         let nested =
             locker.lock(&name).run(async |_| Ok::<_, Infallible>(locker.hold_count(&name)));
         let nested = within("a nested run", nested).await.unwrap();
-        // Built by the task itself: a request that the body builds is the body's.
+        // The task builds the request itself: a request that the body builds has the body's owner.
         let spawned = tokio::spawn(async move { locker.try_lock(&name).await.unwrap().is_some() });
         Ok::<_, Infallible>((again.depth(), nested, spawned.await.unwrap()))
     };
@@ -120,7 +128,7 @@ pub async fn the_body_reenters<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A11, A16: an owner that was given to the request is the body's.
+/// A11, A16: the body runs with the owner of the request.
 pub async fn the_bodys_owner_is_the_requests<F: Fixture>(f: &F) {
     let (a, key, owner) = (f.locker().await, f.key("k"), Owner::new());
     let body = async |_| Ok::<_, Infallible>(Owner::current());

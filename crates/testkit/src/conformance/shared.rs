@@ -5,8 +5,8 @@ use tenure_core::{Owner, Released};
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, refused, within};
 
-/// A17: two processes of one shared owner hold a lock together, and the last release frees it; an
-/// engine that cannot count them says that it is unsupported.
+/// A17: two processes of one shared owner hold a lock together, and the last release frees it. An engine
+/// without shared owners returns `Unsupported`.
 pub async fn processes_share_an_owner<F: Fixture>(f: &F) {
     let (a, b, c, key) = (f.locker().await, f.locker().await, f.locker().await, f.key("k"));
     let owner = Owner::shared("run-7");
@@ -36,8 +36,8 @@ pub async fn other_owners_are_kept_out<F: Fixture>(f: &F) {
     assert!(a.try_lock(&key).await.unwrap().is_none());
 }
 
-/// A17: a task that is not the shared owner never gets its lease handed over: the owner's other
-/// process would be let in beside it.
+/// A17: a shared owner's lease is never handed over to a task of another owner. Otherwise another process of
+/// the shared owner could enter beside that task.
 pub async fn a_shared_lease_is_not_handed_over<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let owner = Owner::shared("run-7");

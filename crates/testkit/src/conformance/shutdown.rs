@@ -1,4 +1,4 @@
-//! The end of a locker: nothing new, nothing left.
+//! The shutdown of a locker: no new claims, and no locks left behind.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tenure_core::backend::Loss;
 use super::Fixture;
 use super::support::{becomes_free, can_be_had, hold, is_lost, refused, start, within};
 
-/// A26: after a shutdown every claim errs as closed, and other processes are not concerned.
+/// A26: after a shutdown every request fails as closed, and other processes are not affected.
 pub async fn nothing_new<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     a.shutdown(Duration::ZERO).await;
@@ -17,7 +17,7 @@ pub async fn nothing_new<F: Fixture>(f: &F) {
     assert!(can_be_had(&b, &key).await);
 }
 
-/// A26: what is held when the drain time is over is taken away and freed; the holder hears it.
+/// A26: a lock that is still held after the drain time is lost and freed; its holder is notified.
 pub async fn what_is_held_is_freed<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -27,13 +27,13 @@ pub async fn what_is_held_is_freed<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A26: holders that release within the drain time lose nothing.
+/// A26: holders that release within the drain time do not lose their locks.
 pub async fn holders_may_finish<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
     let closing = start({
         let a = a.clone();
-        // Longer than anything is waited for here: it ends with the last holder, or is missed.
+        // Longer than any wait here: the shutdown ends with the last release, or the test fails.
         async move { a.shutdown(crate::wait::DEADLINE * 2).await }
     })
     .await;
@@ -43,7 +43,7 @@ pub async fn holders_may_finish<F: Fixture>(f: &F) {
     assert!(can_be_had(&b, &key).await);
 }
 
-/// A26: waits end as closed, and leave nothing.
+/// A26: waits end as closed, and leave no queue entry.
 pub async fn waits_are_closed<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&b, &key).await;
@@ -56,7 +56,7 @@ pub async fn waits_are_closed<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A26: a second shutdown is as good as the first.
+/// A26: a second shutdown has no further effect.
 pub async fn twice_is_once<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
@@ -66,7 +66,7 @@ pub async fn twice_is_once<F: Fixture>(f: &F) {
     assert!(refused(a.lock(&key)).await.is_closed());
 }
 
-/// A26: two shutdowns at once both end.
+/// A26: two shutdowns at the same time both end.
 pub async fn two_at_once<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
@@ -75,7 +75,7 @@ pub async fn two_at_once<F: Fixture>(f: &F) {
     becomes_free(&b, &key).await;
 }
 
-/// A26: a locker that never did anything can be shut down.
+/// A26: an unused locker can be shut down.
 pub async fn an_unused_locker<F: Fixture>(f: &F) {
     let a = f.locker().await;
     within("the shutdown", a.shutdown(Duration::from_secs(5))).await;

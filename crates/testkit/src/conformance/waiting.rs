@@ -1,4 +1,4 @@
-//! Waiting: with a bound, without one, in order; and how it ends.
+//! Waiting with and without a limit, its order, and how it ends.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use super::support::{becomes_free, can_be_had, hold, refused, start, waiters_are, within};
 use super::{Fixture, Started};
 
-/// A8: a bounded wait ends as a timeout, and not before its time.
+/// A8: a bounded wait ends as a time-out, and not early.
 pub async fn a_bounded_wait_times_out<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
-    // Long enough for a busy server to say who holds it: a wait that heard nothing is unknown.
+    // Long enough for a busy server to report the holder: without a reply the result of the wait is unknown.
     let limit = Duration::from_secs(1);
     for locker in [&a, &b] {
         let error = refused(locker.lock(&key).wait(limit)).await;
@@ -22,7 +22,7 @@ pub async fn a_bounded_wait_times_out<F: Fixture>(f: &F) {
     }
 }
 
-/// A8: a bounded wait gets the lock if it comes in time.
+/// A8: a bounded wait gets the lock if it is released in time.
 pub async fn a_bounded_wait_can_succeed<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -31,7 +31,7 @@ pub async fn a_bounded_wait_can_succeed<F: Fixture>(f: &F) {
     assert!(within("the bounded wait", wait).await.unwrap().is_held());
 }
 
-/// A8: a wait of zero asks once: a free lock is had, a held one is busy.
+/// A8: a wait of zero asks once: it acquires a free lock, and fails as busy on a held one.
 pub async fn a_wait_of_zero_asks_once<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = b.lock(&key).wait(Duration::ZERO).await.unwrap();
@@ -42,7 +42,30 @@ pub async fn a_wait_of_zero_asks_once<F: Fixture>(f: &F) {
     assert!(can_be_had(&a, &key).await);
 }
 
-/// A8: a number of attempts is kept, and is no timeout.
+/// G1: `try_lock` with a wait returns `None` after that time, and not earlier.
+pub async fn a_try_that_waits_ends_with_none<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let _guard = hold(&a, &key).await;
+    // Long enough for a busy server to report the holder.
+    let (limit, clock) = (Duration::from_secs(1), a.clock());
+    for locker in [&a, &b] {
+        let started = clock.now();
+        let trying = locker.try_lock(&key).wait(limit).into_future();
+        assert!(within("an answer", trying).await.unwrap().is_none());
+        assert!(clock.now().since(started) >= limit);
+    }
+}
+
+/// G1: `try_lock` with a wait gets the lock if it is released in time.
+pub async fn a_try_that_waits_can_succeed<F: Fixture>(f: &F) {
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let guard = hold(&a, &key).await;
+    let trying = start(b.try_lock(&key).wait(crate::wait::DEADLINE)).await;
+    guard.release().await.unwrap();
+    assert!(within("the try", trying).await.unwrap().is_some_and(|guard| guard.is_held()));
+}
+
+/// A8: a limited number of attempts ends as busy, not as a time-out.
 pub async fn attempts_are_counted<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
@@ -54,7 +77,7 @@ pub async fn attempts_are_counted<F: Fixture>(f: &F) {
     }
 }
 
-/// A8: attempts do not queue, so nobody sees them wait.
+/// A8: attempts do not queue, so they are not shown as waiters.
 pub async fn attempts_do_not_queue<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let _guard = hold(&a, &key).await;
@@ -63,7 +86,7 @@ pub async fn attempts_do_not_queue<F: Fixture>(f: &F) {
     drop(trying);
 }
 
-/// A8: an attempt that comes after the release has the lock.
+/// A8: an attempt after the release gets the lock.
 pub async fn attempts_can_succeed<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -87,7 +110,7 @@ pub async fn a_signal_cancels<F: Fixture>(f: &F) {
     }
 }
 
-/// A8: a signal that never comes does not keep the lock from being had.
+/// A8: a signal that never fires does not prevent the acquisition.
 pub async fn a_silent_signal_does_no_harm<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let request = a.lock(&key).cancel_on(std::future::pending());
@@ -107,20 +130,20 @@ pub async fn a_shutdown_closes_waits<F: Fixture>(f: &F) {
     waiters_are(&a, &key, 0).await;
 }
 
-/// A18: another owner of the same process fails at once where that is asked for.
+/// A18: with `WithinProcess::Fail`, another request of the same process fails at once.
 pub async fn within_process_can_fail<F: Fixture>(f: &F) {
     let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
     let error = refused(a.lock(&key).within_process(WithinProcess::Fail)).await;
     assert!(error.is_already_held(), "{error:?}");
     assert_eq!(error.key().unwrap().as_str(), key);
-    // Another process is not this one: there it is a matter of waiting.
+    // The setting does not apply to another process, which waits as usual.
     let wait = b.lock(&key).within_process(WithinProcess::Fail).wait(Duration::ZERO);
     assert!(refused(wait).await.is_busy());
     assert!(guard.is_held());
 }
 
-/// A24: tasks of a process get the lock in the order in which they asked.
+/// A24: the tasks of a process get the lock in the order of their requests.
 pub async fn tasks_are_served_in_order<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -131,8 +154,8 @@ pub async fn tasks_are_served_in_order<F: Fixture>(f: &F) {
     assert_eq!(served(guard, waits).await, (0..8).collect::<Vec<_>>());
 }
 
-/// A24: processes get the lock in the order in which they asked, where the engine promises that;
-/// elsewhere each of them gets it.
+/// A24: processes get the lock in the order of their requests, if the engine promises that; otherwise each of
+/// them gets it.
 pub async fn processes_are_served_in_order<F: Fixture>(f: &F) {
     let (a, key) = (f.locker().await, f.key("k"));
     let guard = hold(&a, &key).await;
@@ -151,13 +174,13 @@ pub async fn processes_are_served_in_order<F: Fixture>(f: &F) {
     assert_eq!(order, (0..4).collect::<Vec<_>>());
 }
 
-fn quick(locker: &Locker, key: &str) -> tenure_core::Lock {
+fn quick(locker: &Locker, key: &str) -> tenure_core::LockRequest {
     locker.lock(key).retry_interval(Duration::from_millis(10))
 }
 
 type Wait = Started<Result<Guard, Error>>;
 
-/// Releases `guard`, lets everybody have the lock, and says in which order they did.
+/// Releases `guard`, lets every waiter acquire the lock, and returns the order in which they did.
 async fn served(guard: Guard, waits: Vec<(usize, Wait)>) -> Vec<usize> {
     let order = Arc::new(Mutex::new(Vec::new()));
     let serve = |(number, wait): (usize, Wait)| {

@@ -3,38 +3,64 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tenure_core::{Mode, admits};
+
 use super::Reached;
 use super::grants::{GivenUp, Hold};
 use super::verdict::{Latencies, Offence};
 use crate::register::Tally;
 
-/// The low bits of a fence count local hand-offs within one grant of the server.
-const LOCAL_BITS: u32 = 13;
-
-/// 1: no two owners' holds on a key meet.
+/// 1: holds of several owners on one key overlap only if they can hold it together.
 pub(super) fn overlaps(holds: &[Hold]) -> Vec<Offence> {
     let mut found = Vec::new();
     for holds in by_key(holds).values() {
         let mut open: Vec<&Hold> = Vec::new();
-        // They come in the order of their beginnings, so whatever has not ended yet is met.
+        // Holds are ordered by their start, so the next one overlaps every hold that has not ended yet.
         for next in holds.iter().filter(|hold| !hold.is_empty()) {
             open.retain(|hold| hold.end > next.reported);
-            let met = open.iter().filter(|hold| hold.owner != next.owner);
-            found.extend(met.map(|hold| Offence::overlap(hold, next)));
+            let others = open.iter().filter(|hold| hold.owner != next.owner);
+            let met: Vec<_> = others.filter(|hold| !hold.fits(next)).collect();
+            found.extend(met.iter().map(|hold| Offence::overlap(hold, next)));
+            if met.is_empty() {
+                found.extend(over_capacity(&open, next));
+            }
             open.push(next);
         }
     }
     found
 }
 
-/// What the fences' order came to.
+/// 1: permits that are held at the same time are at most as many as the largest capacity among them. A hold that
+/// an owner entered again counts once.
+fn over_capacity(open: &[&Hold], next: &Hold) -> Option<Offence> {
+    let mut holds = vec![next];
+    for hold in open {
+        let again = |other: &&Hold| (&other.owner, other.fence) == (&hold.owner, hold.fence);
+        if !holds.iter().any(again) {
+            holds.push(hold);
+        }
+    }
+    let largest = holds.iter().max_by_key(|hold| hold.capacity())?;
+    let others = holds.iter().filter(|hold| !std::ptr::eq(*hold, largest));
+    let fits = largest.capacity().is_none() || admits(others.map(|hold| &hold.mode), &largest.mode);
+    (!fits).then(|| Offence::OverCapacity { holds: holds.into_iter().cloned().collect() })
+}
+
+/// 1: the slot of a permit is lower than its capacity.
+pub(super) fn slots_too_high(holds: &[Hold]) -> impl Iterator<Item = Offence> {
+    let too_high = |hold: &&Hold| hold.slot.is_some() && hold.slot >= hold.capacity();
+    holds.iter().filter(too_high).map(|hold| Offence::SlotTooHigh(Box::new(hold.clone())))
+}
+
+/// The result of the check of fence order.
 pub(super) struct Order {
     pub(super) offences: Vec<Offence>,
-    /// Local grants from a lease that the server had silently ended.
+    /// Local hand-overs of a lease that the server had ended without a signal.
     pub(super) exempt: usize,
 }
 
-/// 2: what was asked for after a grant was reported has a higher fence.
+/// 2: a grant that was requested after another grant was reported has a higher fence, if both cannot be held at
+/// the same time.
 pub(super) fn fence_order(
     holds: &[Hold],
     taken: &[(u64, &str)],
@@ -45,12 +71,14 @@ pub(super) fn fence_order(
         let mut asked = reported.clone();
         asked.sort_by_key(|hold| hold.asked);
         let mut earlier = reported.iter().peekable();
-        let mut highest: Option<&Hold> = None;
+        let mut highest: HashMap<(&Mode, Option<u32>), &Hold> = HashMap::new();
         for next in asked {
             while let Some(hold) = earlier.next_if(|hold| hold.reported < next.asked) {
-                highest = highest.filter(|high| high.fence >= hold.fence).or(Some(hold));
+                let alike = highest.entry((&hold.mode, hold.slot)).or_insert(hold);
+                *alike = if alike.fence >= hold.fence { *alike } else { hold };
             }
-            match highest {
+            let apart = highest.values().filter(|high| !high.fits(next));
+            match apart.max_by_key(|high| high.fence) {
                 Some(high) if high.fence >= next.fence && !is_reentry(next, &reported) => {
                     let since = lease_asked(next, &reported, given_up);
                     let exempt = since.is_some_and(|since| {
@@ -78,7 +106,7 @@ impl Order {
     }
 }
 
-/// The same owner's second guard carries the first one's fence, as long as that is held.
+/// A re-entry of the same owner has the fence of the first hold, as long as that is held.
 fn is_reentry(hold: &Hold, all: &[&Hold]) -> bool {
     let first = |other: &&Hold| {
         let same = other.owner == hold.owner && other.fence == hold.fence;
@@ -87,11 +115,11 @@ fn is_reentry(hold: &Hold, all: &[&Hold]) -> bool {
     all.iter().copied().filter(first).any(|other| hold.asked < other.end)
 }
 
-/// When the lease was asked for that `hold` was handed out from, if another asked for it: a holder
-/// before it, or one who gave up and left its claim to those behind it. Such a lease may have been
-/// taken away at the server before `hold` was even asked for; one's own cannot.
+/// When the lease of `hold` was requested, if another claim requested it: that of an earlier holder, or that
+/// of a task that gave up and left its claim to the next local waiter. Such a lease may have been deleted at
+/// the server before `hold` was requested; a lease that `hold` requested itself cannot.
 fn lease_asked(hold: &Hold, all: &[&Hold], given_up: &[GivenUp<'_>]) -> Option<u64> {
-    let same_lease = |other: &&&Hold| other.fence >> LOCAL_BITS == hold.fence >> LOCAL_BITS;
+    let same_lease = |other: &&&Hold| other.lease() == hold.lease();
     let first = all.iter().find(same_lease).filter(|first| first.claim_id() != hold.claim_id());
     let left_behind = given_up.iter().filter(|claim| {
         let is_mate = claim.key == hold.key && process(claim.owner) == process(&hold.owner);
@@ -100,18 +128,18 @@ fn lease_asked(hold: &Hold, all: &[&Hold], given_up: &[GivenUp<'_>]) -> Option<u
     first.map(|first| first.asked).or_else(|| left_behind.map(|claim| claim.asked).min())
 }
 
-/// The process of an owner: `process/task`.
+/// The process in an owner's name `process/task`.
 fn process(owner: &str) -> &str {
     owner.split('/').next().unwrap_or(owner)
 }
 
-/// 2: all are different.
+/// 2: no two owners have the same fence, except for readers: those of one process share a lease.
 pub(super) fn repeated_fences(holds: &[Hold]) -> Vec<Offence> {
     let mut seen: HashMap<(&str, u64), &Hold> = HashMap::new();
     let mut found = Vec::new();
     for hold in holds {
         match seen.insert((&hold.key, hold.fence), hold) {
-            Some(first) if first.owner != hold.owner => {
+            Some(first) if first.owner != hold.owner && !read_both(first, hold) => {
                 found.push(Offence::fence_repeated(first, hold));
             }
             _ => {}
@@ -120,18 +148,24 @@ pub(super) fn repeated_fences(holds: &[Hold]) -> Vec<Offence> {
     found
 }
 
-/// 3: the fenced value lost nothing.
-pub(super) fn lost_updates(tally: &Tally) -> Option<Offence> {
-    (tally.fenced_lost() > 0).then_some(Offence::UpdateLost { tally: *tally })
+fn read_both(one: &Hold, other: &Hold) -> bool {
+    one.mode == Mode::Read && other.mode == Mode::Read
 }
 
-/// 4: each key could be had in time.
+/// 3: the fenced value lost no update, and did not change while a reader held the key.
+pub(super) fn register(tally: &Tally) -> impl Iterator<Item = Offence> {
+    let lost = (tally.fenced_lost() > 0).then_some(Offence::UpdateLost { tally: *tally });
+    let torn = (tally.fenced_torn > 0).then_some(Offence::ReadTorn { tally: *tally });
+    lost.into_iter().chain(torn)
+}
+
+/// 4: each key could be acquired in time.
 pub(super) fn unreached(reached: Vec<Reached>) -> impl Iterator<Item = Offence> {
     let late = |fact: &Reached| fact.after.is_none_or(|after| after > fact.within);
     reached.into_iter().filter(late).map(Offence::NotHad)
 }
 
-/// 5: from a lock's being taken away to the holder's signal.
+/// 5: the time from the deletion of a lock at the server to the signal at its holder.
 pub(super) fn loss_latency(holds: &[Hold], taken: &[(u64, &str)]) -> Latencies {
     let one = |(at, key): &(u64, &str)| {
         let was_held = |hold: &&Hold| hold.key == *key && hold.reported <= *at && *at < hold.end;

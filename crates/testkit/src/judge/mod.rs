@@ -1,18 +1,24 @@
-//! The judge: did a run keep the promises? (`torture.md`, "How a run is judged")
+//! The judge: did a run keep the promises? (docs/testing/faults.md, "How a run is judged")
 //!
-//! In: a [`History`], the [`Tally`] of its registers, and what the run found out about liveness.
+//! In: a [`History`], the [`Tally`] of its registers, and how long each key took to become available again.
 //! Out: a [`Verdict`].
 //!
 //! | check | offence |
 //! |---|---|
-//! | 1 overlap | two owners' `[reported, min(release called, loss signalled, valid_until, killed))` on a key meet |
-//! | 2 fence order | a grant asked for after another was reported has no higher fence; two owners have the same |
-//! | 3 register | a value guarded by the fence lost an update |
-//! | 4 liveness | a key could not be had in time after the faults had ended |
-//! | 5 loss latency | none: from a fault that takes a lock away to the holder's signal, measured |
+//! | 1 overlap | two owners hold a key at the same time, and cannot hold it together |
+//! | 2 fence order | a grant requested after another was reported has no higher fence; two owners have the same |
+//! | 3 register | a value guarded by the fence lost an update, or changed while a reader held the key |
+//! | 4 liveness | a key could not be acquired in time after the end of the faults |
+//! | 5 loss latency | none: the time from the deletion of a lock to the holder's signal is only measured |
+//! | 6 turns | a claim was granted the key while an earlier one waited that could be notified |
+//!
+//! A hold counts in `[reported, min(release called, loss signalled, valid_until, killed))`. Readers hold a key
+//! together; so do permits, up to the largest capacity among them, and not two of one slot. What can be held together
+//! has no order of fences. Readers may have the same fence.
 
 mod checks;
 mod grants;
+mod turns;
 mod verdict;
 
 #[cfg(test)]
@@ -25,25 +31,27 @@ use crate::register::Tally;
 
 pub use grants::Hold;
 pub(crate) use grants::holds;
+pub use turns::{Claimed, Passed, Queued, Snapshot, Turns};
 pub use verdict::{Latencies, Offence, Verdict};
 
-/// What the end of a run found out about one key.
+/// Whether and when a key could be acquired at the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reached {
     /// The key.
     pub key: String,
-    /// How long after the faults had ended it could be had; `None` if it could not.
+    /// The time from the end of the faults until the key was acquired; `None` if it was not.
     pub after: Option<Duration>,
-    /// How long that may take.
+    /// The limit of that time.
     pub within: Duration,
 }
 
-/// Collects what is known of a run, and judges it.
+/// Collects the facts of a run, and judges it.
 #[derive(Clone, Debug, Default)]
 pub struct Judge {
     history: History,
     tally: Tally,
     reached: Vec<Reached>,
+    turns: Turns,
 }
 
 impl Judge {
@@ -52,17 +60,24 @@ impl Judge {
         Judge { history, ..Judge::default() }
     }
 
-    /// With what became of the registers' updates.
+    /// Adds the counts of the registers.
     #[must_use]
     pub fn register(mut self, tally: Tally) -> Self {
         self.tally = self.tally.plus(tally);
         self
     }
 
-    /// With what was found out about keys at the end.
+    /// Adds the results for keys at the end of the run.
     #[must_use]
     pub fn reached(mut self, reached: impl IntoIterator<Item = Reached>) -> Self {
         self.reached.extend(reached);
+        self
+    }
+
+    /// Adds what the server showed of the order of service.
+    #[must_use]
+    pub fn turns(mut self, turns: Turns) -> Self {
+        self.turns = turns;
         self
     }
 
@@ -74,13 +89,16 @@ impl Judge {
         verdict.tally = self.tally;
         verdict.latencies = checks::loss_latency(&holds, &taken);
         verdict.offences.extend(checks::overlaps(&holds));
+        verdict.offences.extend(checks::slots_too_high(&holds));
         let order = checks::fence_order(&holds, &taken, &grants::given_up(&self.history));
         verdict.exempt = order.exempt;
         verdict.offences.extend(order.offences);
         verdict.offences.extend(checks::repeated_fences(&holds));
-        verdict.offences.extend(checks::lost_updates(&self.tally));
+        verdict.offences.extend(checks::register(&self.tally));
         verdict.keys_tried = self.reached.len();
         verdict.offences.extend(checks::unreached(self.reached));
+        verdict.turns = self.turns.seen;
+        verdict.offences.extend(self.turns.passed.into_iter().map(Offence::PassedOver));
         verdict
     }
 }

@@ -1,11 +1,12 @@
-//! What the judge found, in figures and in words.
+//! The findings of the judge, as figures and as text.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
 use super::Reached;
 use super::grants::Hold;
+use super::turns::Passed;
 use crate::history::{Event, History};
 use crate::register::Tally;
 
@@ -13,41 +14,60 @@ use crate::register::Tally;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Offence {
-    /// Two owners held one key at one time.
+    /// Two owners held one key at the same time.
     Overlap {
-        /// Who came first.
+        /// The hold that began first.
         first: Box<Hold>,
-        /// Who came while the first held it.
+        /// The hold that began while the first one lasted.
         second: Box<Hold>,
     },
-    /// A later grant has no higher fence.
+    /// More permits of a key were held at the same time than the largest capacity among them.
+    OverCapacity {
+        /// The permits; the first one is the last that was granted.
+        holds: Vec<Hold>,
+    },
+    /// A slot that is not below the capacity.
+    SlotTooHigh(Box<Hold>),
+    /// A later grant does not have a higher fence.
     FenceOrder {
         /// The grant that was reported.
         first: Box<Hold>,
-        /// The grant that was asked for afterwards.
+        /// The grant that was requested afterwards.
         second: Box<Hold>,
     },
     /// Two owners got the same fence.
     FenceRepeated {
-        /// One.
+        /// One hold.
         first: Box<Hold>,
-        /// The other.
+        /// The other hold.
         second: Box<Hold>,
     },
     /// A value guarded by the fence lost an update.
     UpdateLost {
-        /// The figures.
+        /// The counts of the register.
         tally: Tally,
     },
-    /// A key could not be had after the faults had ended.
+    /// A value guarded by the fence changed while a reader held the key.
+    ReadTorn {
+        /// The counts of the register.
+        tally: Tally,
+    },
+    /// A key could not be acquired in time after the end of the faults.
     NotHad(Reached),
-    /// Nothing was ever granted: such a run proves nothing.
+    /// A claim was granted the key while an earlier one waited.
+    PassedOver(Passed),
+    /// There was no grant at all: such a run proves nothing.
     NothingGranted,
 }
 
 impl Offence {
     pub(super) fn overlap(first: &Hold, second: &Hold) -> Self {
         Offence::Overlap { first: Box::new(first.clone()), second: Box::new(second.clone()) }
+    }
+
+    /// Whether the offence is one that a server makes possible by losing its data.
+    fn is_overlap(&self) -> bool {
+        matches!(self, Offence::Overlap { .. } | Offence::OverCapacity { .. })
     }
 
     pub(super) fn fence_order(first: &Hold, second: &Hold) -> Self {
@@ -65,6 +85,11 @@ impl fmt::Display for Offence {
             Offence::Overlap { first, second } => {
                 write!(f, "two holders at once:\n  {first}\n  {second}")
             }
+            Offence::OverCapacity { holds } => {
+                f.write_str("more permits than the largest capacity:")?;
+                holds.iter().try_for_each(|hold| write!(f, "\n  {hold}"))
+            }
+            Offence::SlotTooHigh(hold) => write!(f, "a slot that is too high:\n  {hold}"),
             Offence::FenceOrder { first, second } => {
                 write!(f, "a fence that does not rise:\n  {first}\n  {second}")
             }
@@ -78,13 +103,24 @@ impl fmt::Display for Offence {
                     "a fenced value lost updates: {fenced_writes} writes, but it stands at {fenced_value}"
                 )
             }
+            Offence::ReadTorn { tally } => {
+                let Tally { fenced_torn, reads, .. } = tally;
+                write!(
+                    f,
+                    "a fenced value changed under its readers: {fenced_torn} of {reads} reads"
+                )
+            }
+            Offence::PassedOver(Passed { key, granted, waiter }) => {
+                let (granted, waiter) = (&granted.label, &waiter.label);
+                write!(f, "claim `{granted}` got `{key}` before `{waiter}`, which came earlier")
+            }
             Offence::NotHad(Reached { key, after: None, within }) => {
-                write!(f, "`{key}` could not be had within {within:?} of the last fault")
+                write!(f, "`{key}` could not be acquired within {within:?} of the last fault")
             }
             Offence::NotHad(Reached { key, after: Some(after), within }) => {
                 write!(
                     f,
-                    "`{key}` could be had only {after:?} after the last fault, not {within:?}"
+                    "`{key}` could be acquired only {after:?} after the last fault, not {within:?}"
                 )
             }
             Offence::NothingGranted => f.write_str("nothing was ever granted"),
@@ -92,7 +128,7 @@ impl fmt::Display for Offence {
     }
 }
 
-/// How long it took until holders knew.
+/// The times from a fault until the holder was notified of the loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latencies(Vec<Duration>);
 
@@ -102,44 +138,48 @@ impl Latencies {
         Latencies(all)
     }
 
-    /// How many losses there were.
+    /// The number of losses.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The time within which `percent` per cent of the holders knew.
+    /// The time within which `percent` per cent of the holders were notified.
     pub fn percentile(&self, percent: usize) -> Option<Duration> {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied()
     }
 }
 
-/// What the judge found.
+/// The findings of the judge.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// Claims that were sent.
+    /// The number of claims sent.
     pub claims: usize,
-    /// Grants that were reported.
+    /// The number of grants reported.
     pub grants: usize,
-    /// Keys that were granted.
+    /// The number of grants reported in each mode.
+    pub modes: BTreeMap<&'static str, usize>,
+    /// The number of keys with a grant.
     pub keys: usize,
-    /// Owners that had a grant.
+    /// The number of owners with a grant.
     pub owners: usize,
-    /// Losses that were signalled.
+    /// The number of losses signalled.
     pub losses: usize,
-    /// Processes that were killed.
+    /// The number of processes killed.
     pub killed: usize,
-    /// Grants out of order because the server had silently ended their lease: a fenced resource
-    /// refuses them.
+    /// Grants out of order because the server had ended their lease without a signal: a fenced resource
+    /// rejects them.
     pub exempt: usize,
-    /// What became of the registers' updates.
+    /// The counts of the registers.
     pub tally: Tally,
-    /// How long it took until holders knew of a loss.
+    /// The times until holders were notified of a loss.
     pub latencies: Latencies,
-    /// Keys that were tried at the end.
+    /// The number of keys tried at the end.
     pub keys_tried: usize,
-    /// Broken promises, the most telling first.
+    /// The number of grants that were seen on the server while claims waited.
+    pub turns: usize,
+    /// The broken promises, in the order of the checks.
     pub offences: Vec<Offence>,
 }
 
@@ -148,9 +188,12 @@ impl Verdict {
         let count = |is: fn(&Event) -> bool| {
             history.records().iter().filter(|record| is(&record.event)).count()
         };
+        let mut modes = BTreeMap::new();
+        holds.iter().for_each(|hold| *modes.entry(hold.mode.as_str()).or_default() += 1);
         Verdict {
-            claims: count(|event| matches!(event, Event::Asked)),
+            claims: count(|event| matches!(event, Event::Asked { .. })),
             grants: holds.len(),
+            modes,
             keys: holds.iter().map(|hold| &hold.key).collect::<HashSet<_>>().len(),
             owners: holds.iter().map(|hold| &hold.owner).collect::<HashSet<_>>().len(),
             losses: count(|event| matches!(event, Event::Lost { .. })),
@@ -159,9 +202,9 @@ impl Verdict {
         }
     }
 
-    /// How many times two owners held one key.
+    /// How often owners held a key at the same time that cannot hold it together.
     pub fn overlaps(&self) -> usize {
-        self.count(|offence| matches!(offence, Offence::Overlap { .. }))
+        self.count(Offence::is_overlap)
     }
 
     /// How many fences did not rise.
@@ -169,53 +212,56 @@ impl Verdict {
         self.count(|offence| matches!(offence, Offence::FenceOrder { .. }))
     }
 
-    /// How many fences were given twice.
+    /// How many fences were granted twice.
     pub fn repeated(&self) -> usize {
         self.count(|offence| matches!(offence, Offence::FenceRepeated { .. }))
     }
 
-    /// How many keys could not be had at the end.
+    /// How many waiters were passed by a later claim.
+    pub fn passed_over(&self) -> usize {
+        self.count(|offence| matches!(offence, Offence::PassedOver(_)))
+    }
+
+    /// How many keys could not be acquired at the end.
     pub fn not_had(&self) -> usize {
         self.count(|offence| matches!(offence, Offence::NotHad(_)))
     }
 
-    /// Whether every promise was kept, by a run in which anything happened.
+    /// Whether every promise was kept and there was at least one grant.
     pub fn is_clean(&self) -> bool {
         self.offences.is_empty() && self.grants > 0
     }
 
-    /// Whether what must survive even the loss of the server's data did: the order of fences, and
-    /// the fenced register.
+    /// Whether the promises were kept that must hold even if the server loses its data: all but mutual
+    /// exclusion.
     pub fn is_ordered(&self) -> bool {
-        let forgiven = |offence: &Offence| matches!(offence, Offence::Overlap { .. });
-        self.offences.iter().all(forgiven) && self.grants > 0
+        self.offences.iter().all(Offence::is_overlap) && self.grants > 0
     }
 
     /// Fails the test unless every promise was kept.
     ///
     /// # Panics
     ///
-    /// With the figures, and the two events of the first offence.
+    /// If a promise was broken; the message contains the figures and the first offence.
     #[track_caller]
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "{self}\n{}", self.shown_offence(false));
     }
 
-    /// As [`assert_clean`](Self::assert_clean), for runs that destroy the server's data: overlaps
-    /// are counted and forgiven.
+    /// As [`assert_clean`](Self::assert_clean), for runs that destroy the server's data: overlaps are counted
+    /// and tolerated.
     ///
     /// # Panics
     ///
-    /// With the figures, and the two events of the first offence.
+    /// If a promise was broken; the message contains the figures and the first offence.
     #[track_caller]
     pub fn assert_ordered(&self) {
         assert!(self.is_ordered(), "{self}\n{}", self.shown_offence(true));
     }
 
-    /// The first offence, or the first that is no overlap where these are forgiven.
+    /// The first offence; with `overlaps_forgiven` the first that is not an overlap.
     pub fn first_offence(&self, overlaps_forgiven: bool) -> Option<&Offence> {
-        let counts =
-            |offence: &&Offence| !overlaps_forgiven || !matches!(offence, Offence::Overlap { .. });
+        let counts = |offence: &&Offence| !overlaps_forgiven || !offence.is_overlap();
         let nothing = (self.grants == 0).then_some(&Offence::NothingGranted);
         self.offences.iter().find(counts).or(nothing)
     }
@@ -234,6 +280,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verdict { claims, grants, keys, owners, losses, killed, exempt, tally, .. } = self;
         write!(f, "{grants} grants of {claims} claims on {keys} keys to {owners} owners; ")?;
+        if self.modes.len() > 1 {
+            self.modes.iter().try_for_each(|(mode, grants)| write!(f, "{mode} {grants}; "))?;
+        }
         writeln!(f, "{losses} losses signalled, {killed} killed")?;
         let (overlaps, regressions, repeated) =
             (self.overlaps(), self.regressions(), self.repeated());
@@ -246,6 +295,15 @@ impl fmt::Display for Verdict {
             "{} refused; unfenced twin: {twin} of {} lost",
             tally.refused, tally.plain_writes
         )?;
+        if tally.reads > 0 {
+            let (torn, twin) = (tally.fenced_torn, tally.plain_torn);
+            write!(f, "\nreaders: {torn} of {} saw the fenced value change", tally.reads)?;
+            write!(f, "; unfenced twin: {twin}")?;
+        }
+        if self.turns > 0 {
+            let (passed, turns) = (self.passed_over(), self.turns);
+            write!(f, "\nwaiters passed by a later claim: {passed}, in {turns} grants seen")?;
+        }
         if let (Some(p50), Some(p99)) =
             (self.latencies.percentile(50), self.latencies.percentile(99))
         {
@@ -254,7 +312,7 @@ impl fmt::Display for Verdict {
         }
         if self.keys_tried > 0 {
             let had = self.keys_tried - self.not_had();
-            write!(f, "\nkeys had at the end: {had} of {}", self.keys_tried)?;
+            write!(f, "\nkeys acquired at the end: {had} of {}", self.keys_tried)?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Real servers: started on a free port, with data of their own, gone when dropped; and a proxy that
-//! stands in front of one and does to it what networks do.
+//! Real servers: each starts on a free port with its own data and ends when dropped. A proxy in front of a
+//! server simulates network faults.
 
 mod cluster;
 mod etcd;
@@ -8,9 +8,19 @@ mod reaper;
 mod redis;
 mod sentinel;
 
+use std::path::Path;
+
+use tempfile::TempDir;
+
 pub use cluster::{RedisCluster, SLOTS};
-pub use etcd::{
-    Asker, Backup, Ending, EtcdCluster, EtcdServer, EtcdTls, Gone, Look, Metrics, Past,
-};
+pub use etcd::{Backup, EtcdCluster, EtcdServer, EtcdTls, Metrics};
 pub use redis::{RedisClient, RedisServer, Reply};
 pub use sentinel::{Sentinel, SentinelSet};
+
+/// A directory for the data of a server, in memory where the system has such a place. On a disk that others use too,
+/// a server may wait longer for its log than the short time-outs of the tests allow.
+fn data_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+    dir.expect("a temporary directory")
+}

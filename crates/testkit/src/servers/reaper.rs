@@ -1,22 +1,22 @@
-//! Ends a server, and clears up after it, when the process that started it is gone: also when that
-//! was killed, and for a server that lives in a `static`, which nobody drops.
+//! Ends a server and deletes its files when the process that started it has ended: also after a kill, and for
+//! a server in a `static`, which is never dropped.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Waits for the end of its input, which comes with the end of whoever holds the other end.
+/// Waits for the end of its input, which comes when the process with the other end of the pipe ends.
 const SCRIPT: &str = r#"trap '' INT TERM HUP; read -r _; kill -9 "$1"; rm -rf "$2""#;
 
-/// Does nothing for as long as we live. Called off when dropped.
+/// Waits while our process lives. It is stopped when dropped.
 #[derive(Debug)]
 pub(super) struct Reaper(Child);
 
 impl Reaper {
-    /// For the process `pid`, which keeps its things in `dir`.
+    /// A reaper for the process `pid` with files in `dir`.
     pub(super) fn of(pid: u32, dir: &Path) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "reaper", &pid.to_string()]).arg(dir);
-        // Its input is ours to close; it must not keep our output open.
+        // We hold the other end of its input. It must not keep our output open.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Reaper(command.spawn().expect("a shell can be started"))
     }

@@ -1,11 +1,12 @@
-//! A `redis-server` process, and a client that speaks to it in plain words.
+//! A `redis-server` process, and a client for raw commands.
 //!
-//! The client is our own few lines and not the driver, so that a test of the driver's traps does
-//! not look through the driver.
+//! The client is a few lines of our own and not the driver, so that a test of the driver does not depend on
+//! the driver.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,20 +16,20 @@ use crate::clock::WallClock;
 use crate::process::Program;
 use crate::wait::{DEADLINE, eventually_blocking};
 
-/// What makes every acknowledged write survive a kill.
+/// Settings with which every acknowledged write survives a kill.
 const PERSISTENT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Makes loading slow, and answers while it goes on.
+/// Settings that make loading slow, with replies during loading.
 const SLOW_LOADING: [&str; 4] =
     ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"];
-/// Enough keys to be loaded slowly for half a minute.
+/// Enough keys for half a minute of slow loading.
 const FILL: &str = "for i = 1, 60000 do redis.call('SET', 'fill:' .. i, 'x') end";
 
-/// For those who would rather ask again.
+/// The short read time-out, for callers that retry.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A Redis server of a test's own, without persistence unless said. Killed when dropped.
+/// A Redis server of one test, without persistence by default. It is killed when dropped.
 pub struct RedisServer {
-    /// In a mutex to be shared: what it prints is read by one.
+    /// In a mutex, because only one thread may read its output.
     program: Mutex<Program>,
     port: u16,
     args: Vec<String>,
@@ -37,26 +38,26 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one, and waits until it answers.
+    /// Starts a server, and waits until it replies.
     ///
     /// # Panics
     ///
-    /// If there is no `redis-server`, or it does not answer in time.
+    /// If there is no `redis-server`, or it does not reply in time.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts one with more arguments, as on its command line: `["--maxmemory", "2mb"]`.
+    /// Starts a server with additional arguments of its command line: `["--maxmemory", "2mb"]`.
     ///
     /// # Panics
     ///
     /// As [`start`](Self::start).
     pub fn start_with(args: &[&str]) -> Self {
-        Self::start_in(new_dir(), args, None, free_port)
+        Self::start_in(crate::servers::data_dir(), args, None, free_port)
     }
 
-    /// Starts one that writes down what it is told before it answers: it comes back from a
-    /// [`restart`](Self::restart) with its data.
+    /// Starts a server that persists every write before it replies: it keeps its data over a
+    /// [`restart`](Self::restart).
     ///
     /// # Panics
     ///
@@ -65,25 +66,25 @@ impl RedisServer {
         Self::start_with(&PERSISTENT)
     }
 
-    /// Starts one whose wall clock can be set, see [`clock`](Self::clock).
+    /// Starts a server whose wall clock can be set, see [`clock`](Self::clock).
     ///
     /// # Panics
     ///
     /// As [`start`](Self::start), or if there is no `faketime`.
     pub fn start_with_clock(args: &[&str]) -> Self {
-        let dir = new_dir();
+        let dir = crate::servers::data_dir();
         let clock = WallClock::at(&dir.path().join("clock"));
         Self::start_in(dir, args, Some(clock), free_port)
     }
 
-    /// Starts a node of a cluster, perhaps with a clock of its own.
+    /// Starts a node of a cluster, optionally with its own clock.
     pub(super) fn start_node(args: &[&str], has_clock: bool) -> Self {
-        let dir = new_dir();
+        let dir = crate::servers::data_dir();
         let clock = has_clock.then(|| WallClock::at(&dir.path().join("clock")));
         Self::start_in(dir, args, clock, free_port_of_node)
     }
 
-    /// Starts a replica of this one, and waits until it has caught up.
+    /// Starts a replica of this server, and waits until it acknowledges writes.
     ///
     /// # Panics
     ///
@@ -91,11 +92,28 @@ impl RedisServer {
     pub fn start_replica(&self) -> Self {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()]);
         let mut client = replica.client();
-        eventually_blocking("the replica to have caught up", || {
+        eventually_blocking("the replica to be connected", || {
             let info = client.text(&["INFO", "replication"]).unwrap_or_default();
             info.contains("master_link_status:up")
         });
+        self.wait_for_replicas("probe");
         replica
+    }
+
+    /// Waits until all replicas of this server have acknowledged a write of the key `name`, which is gone
+    /// afterwards. That may be a second after a replica says that it is connected.
+    pub(super) fn wait_for_replicas(&self, name: &str) {
+        let mut client = self.client();
+        eventually_blocking("replicas to acknowledge a write", || {
+            let info = client.text(&["INFO", "replication"]).unwrap_or_default();
+            let count = info.lines().find_map(|line| line.strip_prefix("connected_slaves:"));
+            let count = count.unwrap_or_default().trim();
+            client.command(&["SET", name, "1"]);
+            client.command(&["DEL", name]);
+            count != "0"
+                && client.command(&["WAIT", count, "100"])
+                    == Reply::Int(count.parse().unwrap_or(-1))
+        });
     }
 
     fn start_in(
@@ -105,7 +123,7 @@ impl RedisServer {
         free_port: fn() -> u16,
     ) -> Self {
         let args: Vec<String> = args.iter().map(|arg| (*arg).into()).collect();
-        // Another process may take the port between our looking and the server's binding.
+        // Another process may take the port between our check and the server's bind.
         for _ in 0..10 {
             let port = free_port();
             let mut program = launch(&dir, port, &args, clock.as_ref());
@@ -116,7 +134,7 @@ impl RedisServer {
         panic!("redis-server ended at once, ten times; its arguments: {args:?}");
     }
 
-    /// Where it listens.
+    /// The port of the server.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -126,12 +144,12 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The directory that it runs in.
+    /// The working directory of the server.
     pub fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
 
-    /// Its process id.
+    /// The process id.
     pub(super) fn pid(&self) -> u32 {
         self.program().pid()
     }
@@ -140,7 +158,7 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If it cannot be made.
+    /// If the server does not accept it.
     pub fn client(&self) -> RedisClient {
         self.try_client().expect("the server accepts connections")
     }
@@ -149,32 +167,32 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// If it cannot be made.
+    /// If the server does not accept it.
     pub fn try_client(&self) -> std::io::Result<RedisClient> {
         RedisClient::connect(self.port)
     }
 
-    /// Stops it in its tracks (`SIGSTOP`): connections stay, nothing is answered.
+    /// Pauses the server (`SIGSTOP`): connections stay open, without replies.
     pub fn pause(&self) {
         self.program().stop();
     }
 
-    /// Lets it go on (`SIGCONT`).
+    /// Continues the server (`SIGCONT`).
     pub fn go_on(&self) {
         self.program().go_on();
     }
 
-    /// Ends it without giving it a say (`SIGKILL`).
+    /// Kills the server (`SIGKILL`).
     pub fn kill(&self) {
         self.program().kill();
     }
 
-    /// Kills it and starts it again on the same port: with nothing of what it knew, unless it was
+    /// Kills the server and starts it again on the same port: without its data, unless it is
     /// [persistent](Self::start_persistent).
     ///
     /// # Panics
     ///
-    /// If it does not answer in time.
+    /// If it does not reply in time.
     pub fn restart(&self) {
         let mut program = self.program();
         program.kill();
@@ -184,11 +202,11 @@ impl RedisServer {
         });
     }
 
-    /// The same, and with nothing of what it wrote down either.
+    /// Kills the server, deletes its append-only files, and starts it again.
     ///
     /// # Panics
     ///
-    /// If its files cannot be removed, or it does not answer in time.
+    /// If the files cannot be removed, or the server does not reply in time.
     pub fn restart_empty(&self) {
         self.kill();
         let files = self.dir.path().join("appendonlydir");
@@ -198,12 +216,12 @@ impl RedisServer {
         self.restart();
     }
 
-    /// Saves, fills it up, and starts it again so that it answers `LOADING` for half a minute, or
-    /// until [`end_loading`](Self::end_loading).
+    /// Fills the server, saves, and starts it again so that it replies `LOADING` for half a minute, or until
+    /// [`end_loading`](Self::end_loading).
     ///
     /// # Panics
     ///
-    /// If it does not.
+    /// If it does not reply `LOADING` in time.
     pub fn restart_loading(&self) {
         let mut client = self.client();
         client.command(&["EVAL", FILL, "0"]);
@@ -216,11 +234,11 @@ impl RedisServer {
         eventually_blocking("the server to be loading", || self.is_loading());
     }
 
-    /// Has it load what is left at full speed.
+    /// Makes it load the rest at full speed, and waits until it has loaded.
     ///
     /// # Panics
     ///
-    /// If it does not answer.
+    /// If it does not reply.
     pub fn end_loading(&self) {
         self.client().command(&["CONFIG", "SET", "key-load-delay", "0"]);
         eventually_blocking("the server to have loaded", || !self.is_loading());
@@ -231,11 +249,11 @@ impl RedisServer {
         matches!(asked, Ok(Reply::Error(error)) if error.starts_with("LOADING"))
     }
 
-    /// Its wall clock.
+    /// The wall clock of the server.
     ///
     /// # Panics
     ///
-    /// If it was not [started with one](Self::start_with_clock).
+    /// If the server was not [started with one](Self::start_with_clock).
     pub fn clock(&self) -> &WallClock {
         self.clock.as_ref().expect("a server that was started with a clock")
     }
@@ -245,17 +263,20 @@ impl RedisServer {
     }
 }
 
-fn new_dir() -> TempDir {
-    tempfile::tempdir().expect("a temporary directory")
-}
-
+/// A free port. Each port is used once in a process, so that two concurrent tests never share a server, and a
+/// port stays closed after its server has ended. All ports are below 20,000: above are the bus ports of
+/// cluster nodes, and the ports that the kernel assigns to connections and proxies.
 pub(super) fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("a bound address").port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(997);
+    let next = || 10_000 + first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % 10_000;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let ports = std::iter::repeat_with(|| next() as u16);
+    ports.take(10_000).find(is_free).expect("a free port")
 }
 
-/// A free port for a node of a cluster. The nodes talk to each other on the port 10,000 above it; only
-/// version 7 and later can be told another.
+/// A free port for a node of a cluster. The nodes connect to each other on the port 10,000 above it; only
+/// version 7 and later can use another.
 fn free_port_of_node() -> u16 {
     let is_free = |bus| TcpListener::bind(("127.0.0.1", bus)).is_ok();
     let ports = std::iter::repeat_with(free_port);
@@ -276,33 +297,36 @@ fn launch(dir: &TempDir, port: u16, args: &[String], clock: Option<&WallClock>) 
     Program::spawn(&mut command)
 }
 
-/// Whether it answers; `false` if it has ended.
+/// Whether the server replies; `false` if it has ended. The port must be its own: otherwise the server of
+/// another test that took the port first would reply.
 pub(super) fn is_up(program: &mut Program, port: u16) -> bool {
     let mut ended = false;
     eventually_blocking("redis-server to answer", || {
         ended = !program.is_running();
-        ended || RedisClient::connect(port).is_ok_and(|mut client| client.is_answered())
+        let is_answered =
+            || RedisClient::connect(port).is_ok_and(|mut client| client.is_answered());
+        ended || program.listens_on(port) && is_answered()
     });
     !ended
 }
 
-/// A connection on which commands are sent one by one.
+/// A connection that sends commands one by one.
 pub struct RedisClient {
     stream: BufReader<TcpStream>,
 }
 
-/// What a server replies (RESP2).
+/// The reply of a server (RESP2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nothing there.
+    /// Null.
     Nil,
     /// A number.
     Int(i64),
     /// A string, or a status.
     Text(String),
-    /// Several.
+    /// An array.
     Many(Vec<Reply>),
-    /// A refusal.
+    /// An error.
     Error(String),
 }
 
@@ -314,7 +338,7 @@ impl RedisClient {
         Ok(RedisClient { stream: BufReader::new(stream) })
     }
 
-    /// The same, which does not wait for long.
+    /// Sets a short read time-out.
     pub(crate) fn soon(self) -> std::io::Result<Self> {
         self.stream.get_ref().set_read_timeout(Some(SOON))?;
         Ok(self)
@@ -322,7 +346,7 @@ impl RedisClient {
 
     fn is_answered(&mut self) -> bool {
         let _ = self.stream.get_ref().set_read_timeout(Some(SOON));
-        // A server that wants a password answers too.
+        // A server that requires a password is up too.
         self.ask(&["PING"]).is_ok_and(|reply| match reply {
             Reply::Text(text) => text == "PONG",
             Reply::Error(error) => error.starts_with("NOAUTH"),
@@ -334,7 +358,7 @@ impl RedisClient {
     ///
     /// # Panics
     ///
-    /// If none comes.
+    /// If no reply comes.
     #[track_caller]
     pub fn command(&mut self, words: &[&str]) -> Reply {
         match self.ask(words) {
@@ -343,11 +367,11 @@ impl RedisClient {
         }
     }
 
-    /// Sends `words` and gives the reply as text; `None` if it is nil.
+    /// Sends `words` and returns the reply as text; `None` if it is null.
     ///
     /// # Panics
     ///
-    /// If the reply is an error or a list, or none comes.
+    /// If the reply is an error or an array, or no reply comes.
     #[track_caller]
     pub fn text(&mut self, words: &[&str]) -> Option<String> {
         match self.command(words) {
@@ -358,7 +382,7 @@ impl RedisClient {
         }
     }
 
-    /// Sends `words` to a server that may not answer.
+    /// Sends `words` to a server that may not reply.
     ///
     /// # Errors
     ///
@@ -408,7 +432,7 @@ impl RedisClient {
 mod tests {
     use super::*;
 
-    /// A server is up when `start` returns, forgets all by a restart, and is gone when dropped.
+    /// A server is up when `start` returns, loses its data by a restart, and ends when dropped.
     #[test]
     fn start_restart_drop() {
         let server = RedisServer::start();
@@ -422,7 +446,16 @@ mod tests {
         assert!(RedisClient::connect(port).is_err());
     }
 
-    /// Arguments reach the server, and a stopped one goes on where it was.
+    /// A server whose port was taken by another one is not up, however soon the other one replies. (Two tests
+    /// once shared a server, and one found the locks of the other.)
+    #[test]
+    fn a_port_that_another_took() {
+        let first = RedisServer::start();
+        let mut second = launch(&crate::servers::data_dir(), first.port(), &[], None);
+        assert!(!is_up(&mut second, first.port()));
+    }
+
+    /// Arguments reach the server, and a paused server continues.
     #[test]
     fn arguments_and_pause() {
         let server = RedisServer::start_with(&["--maxmemory", "3mb"]);
@@ -435,8 +468,8 @@ mod tests {
         );
     }
 
-    /// A persistent server comes back with what it acknowledged, unless its files are gone too, and a
-    /// replica has a master's data.
+    /// A persistent server restarts with all acknowledged writes, unless its files are deleted too, and a
+    /// replica has its master's data.
     #[test]
     fn persistence_and_replica() {
         let server = RedisServer::start_persistent();
@@ -470,7 +503,7 @@ mod tests {
         assert!(format!("{:?}", time(&mut server.client())) < format!("{ahead:?}"));
     }
 
-    /// A server that loads says so, and has its data when it is done.
+    /// A loading server reports it, and has its data afterwards.
     #[test]
     fn loading() {
         let server = RedisServer::start();

@@ -1,7 +1,7 @@
 //! Sentinels that watch a master and its replicas: real processes on free ports.
 //!
-//! In: how many of each. Out: a set whose Sentinels know each other and all replicas, where the
-//! master can be killed, paused or made to fail over by hand.
+//! In: the number of replicas and Sentinels. Out: a set whose Sentinels know each other and all replicas. The
+//! master can be killed, paused or failed over manually.
 
 use std::fs;
 use std::process::Command;
@@ -13,15 +13,15 @@ use super::redis::{RedisClient, RedisServer, Reply, free_port, is_up};
 use crate::process::Program;
 use crate::wait::eventually_blocking;
 
-/// What the Sentinels call the master.
+/// The name of the master at the Sentinels.
 const SERVICE: &str = "locks";
-/// How long a server is silent before a Sentinel takes it for dead: short, so that a test is, and
-/// long enough for a busy machine.
+/// The time without a reply after which a Sentinel considers a server down, in milliseconds: short for fast
+/// tests, and long enough for a busy machine.
 const DOWN_AFTER: u32 = 1_000;
-/// How long a failover may take before another is tried.
+/// How long a failover may take before another one is tried, in milliseconds.
 const FAILOVER_TIMEOUT: u32 = 5_000;
 
-/// One `redis-server --sentinel`. Killed when dropped.
+/// One `redis-server --sentinel`. It is killed when dropped.
 pub struct Sentinel {
     program: Mutex<Program>,
     port: u16,
@@ -30,9 +30,9 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts one that watches the master at `master`.
+    /// Starts a Sentinel that watches the master on the port `master`.
     fn start(master: u16, quorum: usize, secrets: &Secrets) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = super::data_dir();
         for _ in 0..10 {
             let (port, tls_port) = (free_port(), secrets.tls_port());
             let text = secrets.configure((port, tls_port), master, quorum);
@@ -45,7 +45,7 @@ impl Sentinel {
         panic!("redis-server --sentinel ended at once, ten times");
     }
 
-    /// Where it listens.
+    /// The port of the Sentinel.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -54,31 +54,31 @@ impl Sentinel {
     ///
     /// # Panics
     ///
-    /// If it cannot be made.
+    /// If the Sentinel does not accept it.
     pub fn client(&self) -> RedisClient {
         RedisClient::connect(self.port).expect("the Sentinel accepts connections")
     }
 
-    /// Stops it in its tracks (`SIGSTOP`): what it believes stays as it is.
+    /// Pauses the Sentinel (`SIGSTOP`): its state does not change.
     pub fn pause(&self) {
         self.program().stop();
     }
 
-    /// Lets it go on.
+    /// Continues the Sentinel.
     pub fn go_on(&self) {
         self.program().go_on();
     }
 
-    /// Ends it without giving it a say.
+    /// Kills the Sentinel.
     pub fn kill(&self) {
         self.program().kill();
     }
 
-    /// Starts it again with what it wrote down.
+    /// Kills the Sentinel and starts it again with its saved configuration.
     ///
     /// # Panics
     ///
-    /// If it does not answer in time.
+    /// If it does not reply in time.
     pub fn restart(&self) {
         let mut program = self.program();
         program.kill();
@@ -99,25 +99,25 @@ fn launch(dir: &TempDir) -> Program {
     Program::spawn(command.arg("--dir").arg(dir.path()))
 }
 
-/// The passwords of a set, and its papers.
+/// The passwords and certificates of a set.
 #[derive(Default)]
 struct Secrets {
     master: Option<String>,
     sentinel: Option<String>,
-    /// What of TLS is said on a command line.
+    /// The TLS options of the command line.
     tls: Vec<String>,
 }
 
 impl Secrets {
-    /// Where to speak TLS, if that is wanted.
+    /// A port for TLS, if TLS is configured.
     fn tls_port(&self) -> Option<u16> {
         (!self.tls.is_empty()).then(free_port)
     }
 
-    /// What a server is started with.
+    /// The arguments of a server.
     fn args(&self, tls_port: Option<u16>) -> Vec<String> {
         let password = self.master.iter().flat_map(|password| ["--requirepass", password]);
-        // Else a replica waits five seconds for others to come.
+        // By default a replica waits five seconds for other replicas to connect.
         let common = ["--repl-diskless-sync-delay", "0"].into_iter().chain(password);
         let mut args: Vec<String> = common.map(String::from).collect();
         args.extend(tls_port.iter().flat_map(|port| ["--tls-port".into(), port.to_string()]));
@@ -155,14 +155,14 @@ impl Secrets {
 
 /// A master, its replicas, and the Sentinels that watch them. All are killed when dropped.
 pub struct SentinelSet {
-    /// Before the servers: Sentinels that see them go would only make noise.
+    /// Dropped before the servers, so that the Sentinels do not report their failure.
     sentinels: Vec<Sentinel>,
     nodes: Vec<RedisServer>,
     secrets: Secrets,
 }
 
 impl SentinelSet {
-    /// Three Sentinels, a master and two replicas, all of which know each other.
+    /// Starts three Sentinels, a master and two replicas, which all know each other.
     ///
     /// # Panics
     ///
@@ -171,7 +171,7 @@ impl SentinelSet {
         Self::start_as(2, 3, Secrets::default())
     }
 
-    /// One Sentinel and a master without replicas: no failover, and there in no time.
+    /// Starts one Sentinel and a master without replicas: no failover, but a fast start.
     ///
     /// # Panics
     ///
@@ -180,7 +180,7 @@ impl SentinelSet {
         Self::start_as(0, 1, Secrets::default())
     }
 
-    /// The same with a password for the master, and another for the Sentinel.
+    /// [`start_small`](Self::start_small) with a password for the master, and another one for the Sentinel.
     ///
     /// # Panics
     ///
@@ -190,8 +190,8 @@ impl SentinelSet {
         Self::start_as(0, 1, Secrets { master, sentinel, ..Secrets::default() })
     }
 
-    /// The same without passwords, and with TLS on a port of its own for each; `papers` as on a server's
-    /// command line: `["--tls-cert-file", …]`.
+    /// [`start_small`](Self::start_small) with a TLS port for each process; `papers` as on a server's command
+    /// line: `["--tls-cert-file", …]`.
     ///
     /// # Panics
     ///
@@ -219,13 +219,14 @@ impl SentinelSet {
         set
     }
 
-    /// Has it look at everybody every second and not every ten, where it can (since version 7): else
-    /// what a test waits for is mostly that.
+    /// Makes a Sentinel poll the other processes every second instead of every ten (version 7 and later).
+    /// Otherwise tests would mostly wait for these polls.
     fn hurry(&self, sentinel: &Sentinel) {
         self.ask(sentinel, &["SENTINEL", "DEBUG", "info-period", "1000"]);
     }
 
-    /// Waits until every Sentinel, also one that was started again, sees the master, all replicas and all Sentinels in good health.
+    /// Waits until every Sentinel, also a restarted one, sees the master, all replicas and all Sentinels
+    /// healthy.
     ///
     /// # Panics
     ///
@@ -255,7 +256,7 @@ impl SentinelSet {
         replicas.iter().filter(healthy).count()
     }
 
-    /// What clients are told: `redis+sentinel://host,host,host/service`, or `rediss+sentinel://…` with TLS.
+    /// The URL for clients: `redis+sentinel://host,host,host/service`, or `rediss+sentinel://…` with TLS.
     pub fn url(&self) -> String {
         let port = |one: &Sentinel| one.tls_port.unwrap_or(one.port);
         let hosts: Vec<_> =
@@ -269,7 +270,7 @@ impl SentinelSet {
         &self.sentinels
     }
 
-    /// The servers, of which one is the master.
+    /// The servers; one of them is the master.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
@@ -283,7 +284,7 @@ impl SentinelSet {
         self.nodes.iter().find(|node| node.port() == port).expect("a server of this set")
     }
 
-    /// The master that `sentinel` names.
+    /// The port of the master that `sentinel` names.
     ///
     /// # Panics
     ///
@@ -307,11 +308,11 @@ impl SentinelSet {
         self.node(self.master_of(&self.sentinels[0]))
     }
 
-    /// Has the first Sentinel fail over, with the master in good health, and returns when it has begun.
+    /// Makes the first Sentinel start a failover of the healthy master, and returns when it has begun.
     ///
     /// # Panics
     ///
-    /// If it will not.
+    /// If the Sentinel refuses.
     pub fn begin_failover(&self) {
         eventually_blocking("a failover to begin", || {
             let said = self.ask(&self.sentinels[0], &["SENTINEL", "FAILOVER", SERVICE]);
@@ -319,7 +320,7 @@ impl SentinelSet {
         });
     }
 
-    /// The same, and waits until all Sentinels name another master. The new one.
+    /// Starts a failover and waits until all Sentinels name another master. Returns the new master.
     ///
     /// # Panics
     ///
@@ -330,7 +331,7 @@ impl SentinelSet {
         self.wait_for_another(before)
     }
 
-    /// Waits until all Sentinels that run name another master than the one at `before`. Which.
+    /// Waits until all Sentinels name another master than the one at `before`. Returns the new master.
     ///
     /// # Panics
     ///
@@ -346,7 +347,7 @@ impl SentinelSet {
         find(&self.ask(sentinel, &["SENTINEL", "MASTER", SERVICE]), name)
     }
 
-    /// Asks on a connection of its own, with the password that it needs.
+    /// Sends a command on a new connection, with the Sentinel's password if it has one.
     fn ask(&self, sentinel: &Sentinel, words: &[&str]) -> Reply {
         let mut client = sentinel.client();
         if let Some(password) = &self.secrets.sentinel {
@@ -370,8 +371,8 @@ fn find(reply: &Reply, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A set is whole when it has started, and has another master after a failover, which the former
-    /// one follows.
+    /// A set is complete after its start, and has another master after a failover; the former master follows
+    /// it.
     #[test]
     fn a_failover_by_hand() {
         let set = SentinelSet::start();
@@ -381,8 +382,9 @@ mod tests {
         assert_ne!(after.port(), before);
         assert_eq!(after.client().text(&["GET", "a"]).as_deref(), Some("1"));
         eventually_blocking("the former master to follow", || {
-            let role = set.node(before).client().command(&["ROLE"]);
-            matches!(role, Reply::Many(role) if role[0] == Reply::Text("slave".into()))
+            // The server closes its connections when its role changes.
+            let role = set.node(before).client().try_command(&["ROLE"]);
+            matches!(role, Ok(Reply::Many(role)) if role[0] == Reply::Text("slave".into()))
         });
     }
 }

@@ -1,7 +1,7 @@
-//! The bank: somewhere else, slow, and not ours.
+//! The bank: a slow external service.
 //!
-//! One line goes out, `charge ORDER CENTS FENCE`, and one comes back: `ok`, or why not. Without an address the bank
-//! is pretended.
+//! We send one line, `charge ORDER CENTS FENCE`, and receive one: `ok`, or the reason why not. Without an
+//! address the bank is simulated.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::shop::AppError;
 
-/// Long enough to be in its way by hand.
+/// Long enough to send a second request by hand.
 const PRETENDED: Duration = Duration::from_millis(500);
 
 pub struct Bank {
@@ -23,7 +23,7 @@ impl Bank {
         Bank { address }
     }
 
-    /// Takes the money. The fence goes with it, so that a bank that knows fences can refuse a stale holder.
+    /// Charges the money. The fence is sent too, so that a bank that checks fences can reject a stale holder.
     pub async fn charge(&self, order_id: &str, cents: u64, fence: Fence) -> Result<(), AppError> {
         let Some(address) = &self.address else {
             tokio::time::sleep(PRETENDED).await;

@@ -1,4 +1,4 @@
-//! Where orders are kept: in memory, or in the Redis that has the locks. Both refuse a stale fence.
+//! The storage of the orders: in memory, or in the Redis that has the locks. Both reject a stale fence.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub struct Book {
 }
 
 impl Ledger {
-    /// The ledger that goes with locks at `url`: what several instances lock together, they keep together.
+    /// The ledger that fits locks at `url`: instances that share locks also share the orders.
     pub async fn open(url: &str) -> Result<Self, Failure> {
         match url.split(':').next() {
             Some("memory") => Ok(Ledger::Memory(Mutex::default())),
@@ -37,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps an order, unless somebody with a newer fence has been here.
+    /// Stores an order, unless a newer fence has been seen.
     pub async fn put(&self, order_id: &str, order: &Order, fence: Fence) -> Result<(), AppError> {
         match self {
             Ledger::Memory(book) => {

@@ -1,4 +1,4 @@
-//! A web service for orders and payments, of which as many instances run as you like.
+//! A web service for orders and payments. It can run as any number of instances.
 //!
 //! ```text
 //! cargo run -p tenure-examples --bin orders
@@ -7,11 +7,12 @@
 //! curl localhost:3000/metrics
 //! ```
 //!
-//! That is on `memory:`, alone. With `TENURE_URL=redis://localhost`, or `url` in `[lock]` of `tenure.toml`, several instances
-//! share locks and orders: an order is paid once, whoever is asked. `ORDERS_LISTEN` is where it listens (`127.0.0.1:3000`), `ORDERS_BANK` the
-//! address of a bank (see `bank.rs`; without one, payments take a moment and succeed), `RUST_LOG` what is logged.
+//! This runs alone, on `memory:`. With `TENURE_URL=redis://localhost`, or `url` in `[lock]` of `tenure.toml`,
+//! several instances share locks and orders: an order is paid once, whichever instance gets the request.
+//! `ORDERS_LISTEN` is the address to listen on (`127.0.0.1:3000`), `ORDERS_BANK` the address of a bank (see
+//! `bank.rs`; without one, payments take a moment and succeed), `RUST_LOG` the log filter.
 //!
-//! Read `shop.rs` first: it is the business. `web.rs` is its routes and answers.
+//! Read `shop.rs` first: it has the business logic. `web.rs` has the routes and responses.
 
 mod shop;
 mod ledger;
@@ -29,7 +30,7 @@ use crate::bank::Bank;
 use crate::ledger::Ledger;
 use crate::shop::Shop;
 
-/// From a tenth of a millisecond to half a minute: what locks take, and what is done under them.
+/// From a tenth of a millisecond to half a minute: the range of lock requests and of the work under locks.
 const BUCKETS: [f64; 9] = [0.0001, 0.0005, 0.001, 0.005, 0.02, 0.1, 0.5, 5.0, 30.0];
 
 type Failure = Box<dyn std::error::Error>;
@@ -38,10 +39,10 @@ type Failure = Box<dyn std::error::Error>;
 async fn main() -> Result<(), Failure> {
     let log = EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
-    // Before the first lock: metrics are looked up once.
+    // Installed before the first lock, because metrics are looked up once.
     let metrics = record()?;
 
-    // `tenure.toml`, then the environment; alone and in memory if neither says otherwise.
+    // `tenure.toml`, then the environment; `memory:` if neither chooses an engine.
     let config = Config::read()?.default_url("memory:");
     let locker = config.connect().await?;
     let ledger = Ledger::open(&config.chosen_url()?.unwrap_or_default()).await?;
@@ -66,7 +67,7 @@ fn record() -> Result<PrometheusHandle, Failure> {
     Ok(PrometheusBuilder::new().set_buckets_for_metric(durations, &BUCKETS)?.install_recorder()?)
 }
 
-/// By a person, or by whoever runs us.
+/// Waits for Ctrl-C or SIGTERM.
 async fn asked_to_end() {
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
@@ -88,7 +89,7 @@ async fn terminated() {
     std::future::pending().await
 }
 
-/// Gives back what is still held, so that nobody has to wait for it to expire.
+/// Releases the locks that are still held, so that others need not wait until they expire.
 async fn end(locker: &Locker) {
     let report = locker.shutdown(Duration::from_secs(5)).await;
     println!("ended; {} locks were taken from what still ran", report.released);

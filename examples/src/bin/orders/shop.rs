@@ -1,6 +1,6 @@
-//! The business: an order is paid once, and not while it is being cancelled.
+//! The business logic: an order is paid once, and not while it is being cancelled.
 //!
-//! In: what a customer wants. Out: the order as it is then, or why not.
+//! In: a customer's request. Out: the updated order, or an error.
 
 use serde::{Deserialize, Serialize};
 use tenure::{Fence, Locker};
@@ -8,7 +8,7 @@ use tenure::{Fence, Locker};
 use crate::bank::Bank;
 use crate::ledger::Ledger;
 
-/// An order, as it is kept.
+/// An order, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
     pub cents: u64,
@@ -23,14 +23,14 @@ pub enum State {
     Cancelled,
 }
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum AppError {
     Lock(tenure::Error),
     Ledger(String),
     Bank(String),
     NoSuchOrder,
-    /// It is not open any more.
+    /// The order is not open any more.
     Is(State),
 }
 
@@ -47,7 +47,7 @@ pub struct Shop {
 }
 
 impl Shop {
-    /// Pays an order: by one at a time, whichever instance is asked. If another is at it, this says so at once.
+    /// Pays an order: one payment at a time, on all instances. If another one is in progress, fails at once.
     #[tenure::lock(key = "order:{order_id}", locker = self.locker, held = held)]
     pub async fn pay(&self, order_id: &str) -> Result<Order, AppError> {
         let order = self.open(order_id).await?;
@@ -55,13 +55,13 @@ impl Shop {
         self.settle(order_id, order, State::Paid, held.fence()).await
     }
 
-    /// Cancels an order. Its route takes the lock, see `web.rs`, and hands us the fence.
+    /// Cancels an order. Its route acquires the lock (see `web.rs`) and passes the fence.
     pub async fn cancel(&self, order_id: &str, fence: Fence) -> Result<Order, AppError> {
         let order = self.open(order_id).await?;
         self.settle(order_id, order, State::Cancelled, fence).await
     }
 
-    /// Places an order, unless it is there.
+    /// Places an order, unless it exists.
     #[tenure::lock(key = "order:{order_id}", locker = self.locker, wait = "2s", held = held)]
     pub async fn place(&self, order_id: &str, cents: u64) -> Result<Order, AppError> {
         match self.find(order_id).await {
@@ -82,7 +82,7 @@ impl Shop {
         if order.state == State::Open { Ok(order) } else { Err(AppError::Is(order.state)) }
     }
 
-    /// Writes with the fence: should the lock have been lost without our noticing, the ledger refuses us.
+    /// Writes with the fence: if the lock was lost unnoticed, the ledger rejects the write.
     async fn settle(
         &self,
         order_id: &str,

@@ -1,4 +1,4 @@
-//! Routes and answers.
+//! Routes and responses.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ struct NewOrder {
 }
 
 pub fn routes(shop: Shop, metrics: PrometheusHandle) -> Result<Router, tenure::Error> {
-    // The same key as in `shop.rs`: who cancels and who pays keep out of each other's way.
+    // The same key as in `shop.rs`, so that cancelling and paying exclude each other.
     let one_at_a_time = LockLayer::path(&shop.locker, "order:{order_id}")?;
     Ok(Router::new()
         .route("/orders/{order_id}", get(find).put(place))
@@ -58,7 +58,7 @@ impl IntoResponse for AppError {
         match self {
             AppError::Lock(error) => tenure::axum::problem(&error),
             AppError::NoSuchOrder => (StatusCode::NOT_FOUND, "no such order").into_response(),
-            // Not 409, which says: come again.
+            // Not 409, which means that a retry may help.
             AppError::Is(state) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, format!("the order is {state:?}"))
                     .into_response()

@@ -1,4 +1,4 @@
-//! A Redis Cluster: its masters, and whether every slot has one.
+//! Redis Cluster: its masters, and whether every slot has one.
 
 use tenure_testkit::servers::{RedisCluster, RedisServer};
 use tenure_testkit::wait::eventually_blocking;
@@ -10,8 +10,7 @@ fn set(node: &RedisServer, name: &str, value: &str) {
     assert!(format!("{reply:?}").contains("OK"), "{name}: {reply:?}");
 }
 
-/// t37: masters that forget nothing and know when they have lost their replicas: 0. Otherwise each of
-/// them is warned of.
+/// t37: durable masters that notice lost replicas: 0. Otherwise there is a warning for each master.
 #[test]
 fn t37_masters_with_replicas() {
     let cluster = RedisCluster::start();
@@ -33,12 +32,12 @@ fn t37_masters_with_replicas() {
     found.ends_with(0);
 }
 
-/// t37: a master without a replica, and one that is dead: the slots of that one are nobody's.
+/// t37: a master without a replica, and a dead master, whose slots have no owner.
 #[test]
 fn t37_a_master_that_nobody_replaces() {
     let cluster = RedisCluster::start_masters();
     let found = doctor(&cluster.url());
-    found.has("replication", "warning", "no replica: nobody can take the master's place");
+    found.has("replication", "warning", "no replica: nothing can replace the master");
     found.ends_with(1);
     let (dead, lives) = (&cluster.nodes()[0], &cluster.nodes()[1]);
     dead.kill();
@@ -48,12 +47,12 @@ fn t37_a_master_that_nobody_replaces() {
     });
     let found = doctor(&cluster.url());
     found.has("reachable", "unsafe", ".+cannot connect: Connection refused.+");
-    found.has("slots", "unsafe", r"\d+ of 16384: no lock in the others can be had");
+    found.has("slots", "unsafe", r"\d+ of 16384: no lock in the others can be acquired");
     assert!(found.all("lock").is_empty());
     found.ends_with(2);
 }
 
-/// t58: a node of a cluster is no server that stands alone, and the other way round.
+/// t58: a cluster node is rejected as a single server, and a single server as a cluster node.
 #[test]
 fn t58_one_for_the_other() {
     let server = RedisServer::start();

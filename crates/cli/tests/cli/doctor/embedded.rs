@@ -1,23 +1,23 @@
-//! Without a server: directories, and what is shared with nobody.
+//! Without a server: directories and `memory:`.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use crate::common::{Space, assert_matches, bare, done};
 
-use super::{doctor, doctor_with, told};
+use super::{doctor, doctor_with, printed};
 
-/// A directory of one's own is good, in words and in JSON, and nothing is left in it but the fence.
+/// A private directory is good, as text and as JSON, and only the fence is left in it.
 #[test]
 fn a_directory_that_will_do() {
     let space = Space::new();
-    let run = told(&space.url());
+    let run = printed(&space.url());
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_matches(
         &run.out,
-        "good  directory     \\S+/locks  look at the directory: it is there, and nobody else can write to it\n\
+        "good  directory     \\S+/locks  look at the directory: it exists, and no other user can write to it\n\
          good  file-system   \\S+/locks  ask what kind of file system it is on: [^\n]+\n\
          good  kernel-locks  \\S+/locks  lock a file there twice: the second lock was refused until the first had ended\n\
-         good  lock          file +take a lock of our own, ask for it again, renew it, give it back: \
+         good  lock          file +acquire a lock of our own, ask for it again, renew and release it: \
          granted with fence \\d+, renewed and released in [^\n]+\n",
     );
     assert_eq!(run.err, "tenure: 4 checks: 4 good\n");
@@ -26,7 +26,7 @@ fn a_directory_that_will_do() {
     assert!(left.iter().all(|file| file.file_name() == "fence"), "{left:?}");
 }
 
-/// One that is not there is not made: whether the first lock can make it depends on the one above.
+/// A missing directory is not created: whether the first lock can create it depends on its parent.
 #[test]
 fn a_directory_that_is_not_there() {
     let space = Space::untouched();
@@ -39,7 +39,7 @@ fn a_directory_that_is_not_there() {
     found.ends_with(2);
 }
 
-/// One that others can write to, a link and a file are unsafe, each by its reason.
+/// A directory that others can write to, a link and a file are unsafe, each with its reason.
 #[test]
 fn directories_that_will_not_do() {
     let space = Space::new();
@@ -56,13 +56,13 @@ fn directories_that_will_not_do() {
     let found = doctor(&format!("file:{}", space.path("file").display()));
     found.has("directory", "unsafe", "it is not a directory");
     found.ends_with(2);
-    // Nobody can make a file there, not even root.
+    // A file cannot be created there, not even by root.
     let found = doctor("file:/proc/self/task");
     found.has("kernel-locks", "unsafe", "it could not be done: .+");
     found.ends_with(2);
 }
 
-/// `memory:` excludes nobody that the tool could mean.
+/// `memory:` excludes no other process.
 #[test]
 fn memory_is_shared_with_nobody() {
     let found = doctor("memory:");
@@ -71,7 +71,7 @@ fn memory_is_shared_with_nobody() {
     found.ends_with(1);
 }
 
-/// A URL that makes no sense is no finding: 64, and no output.
+/// An invalid URL is not a finding: 64, and no output.
 #[test]
 fn usage() {
     for args in

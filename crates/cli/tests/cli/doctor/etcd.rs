@@ -1,21 +1,21 @@
-//! An etcd cluster: its members, each of them and together, and what we may do there.
+//! An etcd cluster: each member, all members together, and our rights.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use tenure_testkit::servers::proxy::{Deed, Proxy, Rule, Way};
+use tenure_testkit::servers::proxy::{Action, Proxy, Rule, Way};
 use tenure_testkit::servers::{EtcdCluster, EtcdServer};
 use tenure_testkit::wait::eventually_blocking;
 
 use super::{Checkup, doctor, doctor_with};
 
-/// A proxy that has a server say another version: those that are here have known bugs.
+/// A proxy that changes the version in the server's replies: the installed versions have known bugs.
 fn said_to_be(server: &EtcdServer, version: &str) -> Proxy {
     let proxy = Proxy::raw(server.port());
     let (major, minor, patch) = server.version();
     let real = format!("{major}.{minor}.{patch}");
     assert_eq!(real.len(), version.len(), "this test rewrites {real}");
-    let rewrite = Deed::Rewrite(real.clone().into(), version.into());
+    let rewrite = Action::Rewrite(real.clone().into(), version.into());
     proxy.rule(Rule::on(Way::Replies, rewrite).containing(&real));
     proxy
 }
@@ -24,7 +24,7 @@ fn at(port: u16) -> String {
     format!("etcd://127.0.0.1:{port}")
 }
 
-/// Good but for the version, which depends on what is installed.
+/// Everything is good except the version, which depends on the installed etcd.
 #[track_caller]
 fn is_good_otherwise(found: &Checkup) {
     let others = found.findings.iter().filter(|one| one["check"] != "version");
@@ -32,8 +32,7 @@ fn is_good_otherwise(found: &Checkup) {
     assert!(bad.is_empty(), "{bad:#?}");
 }
 
-/// A server of a version without known bugs has nothing to be told: 0. Nothing is left but a lease that
-/// ends by itself.
+/// A server of a version without known bugs: everything is good, 0. Only a lease is left, which expires.
 #[test]
 fn a_server_in_good_health() {
     let server = EtcdServer::start();
@@ -54,7 +53,7 @@ fn a_server_in_good_health() {
     assert_eq!(server.keys("tenure/lock/"), [""; 0]);
 }
 
-/// t64: versions with known bugs, and too old ones.
+/// C1, t64, t124: versions with known bugs, and too old ones.
 #[test]
 fn t64_versions() {
     let server = EtcdServer::start();
@@ -67,7 +66,7 @@ fn t64_versions() {
     found.ends_with(2);
 }
 
-/// Members that are down, no majority of them, and none.
+/// One member down, no majority, and no member at all.
 #[test]
 fn members_that_go() {
     let cluster = EtcdCluster::start();
@@ -94,7 +93,7 @@ fn members_that_go() {
     found.ends_with(2);
 }
 
-/// One that is cut off from the others has no leader: the others are asked.
+/// A member that is cut off from the others has no leader: a warning.
 #[test]
 fn a_member_that_is_cut_off() {
     let cluster = EtcdCluster::start();
@@ -109,7 +108,7 @@ fn a_member_that_is_cut_off() {
     last.has("leader", "warning", &format!("127.0.0.1:{port} has none"));
 }
 
-/// Endpoints of two clusters exclude nobody.
+/// Endpoints of two clusters do not exclude each other: unsafe.
 #[test]
 fn two_clusters() {
     let (one, other) =
@@ -120,7 +119,7 @@ fn two_clusters() {
     found.ends_with(2);
 }
 
-/// A full server grants no lock, and says so by an alarm; so does one whose data is corrupt.
+/// A full server grants no lock, and raises an alarm; so does a server with corrupt data.
 #[test]
 fn alarms() {
     let server = EtcdServer::start_with(&["--quota-backend-bytes=200000"]);
@@ -139,7 +138,7 @@ fn alarms() {
     found.ends_with(2);
 }
 
-/// `etcdctl` cannot raise an alarm; the server's own HTTP can.
+/// Raises an alarm by the server's HTTP interface, because `etcdctl` cannot.
 fn raise_corrupt(server: &EtcdServer) {
     let listed = server.ctl(&["member", "list"]);
     let id = u64::from_str_radix(listed.split(',').next().unwrap(), 16).unwrap();
@@ -153,7 +152,8 @@ fn raise_corrupt(server: &EtcdServer) {
     assert!(said.contains("CORRUPT"), "{said}");
 }
 
-/// t63, t66: users: none, a wrong password, too few rights, the right ones, and one that nobody asks for.
+/// t63, t66: users: none, a wrong password, too few rights, the right ones, and a user for a cluster without
+/// authentication.
 #[test]
 fn t63_t66_users() {
     let server = EtcdServer::start();
@@ -161,7 +161,7 @@ fn t63_t66_users() {
         format!("etcd://{name}:{password}@127.0.0.1:{}", server.port())
     };
     let found = doctor(&as_user("app", "hunter2"));
-    let seen = "allowed, and the cluster asks nobody for a password: `app` is not looked at";
+    let seen = "allowed, and the cluster does not ask for passwords: `app` is not checked";
     found.has("auth", "warning", seen);
     found.ends_with(1);
     server.enable_auth("root-secret");
@@ -189,12 +189,12 @@ fn t63_t66_users() {
     found.ends_with(2);
 }
 
-/// t56: what is slow depends on the ttl.
+/// t56: how much latency is too much depends on the ttl.
 #[test]
 fn t56_latency() {
     let server = EtcdServer::start();
     let proxy = Proxy::raw(server.port());
-    let late = Deed::Delay(std::time::Duration::from_millis(100));
+    let late = Action::Delay(std::time::Duration::from_millis(100));
     proxy.rule(Rule::on(Way::Replies, late));
     let found = doctor_with(&at(proxy.port()), &["--ttl", "2s"]);
     found.has(

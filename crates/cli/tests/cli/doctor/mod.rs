@@ -1,4 +1,4 @@
-//! `tenure doctor`: every finding, made by a real server or directory with that flaw, and the exit status.
+//! `tenure doctor`: every finding, on a real server or directory with that defect, and the exit status.
 
 mod cluster;
 mod embedded;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::common::{Done, assert_matches, bare, done};
 
-/// What `doctor --json` found.
+/// The findings of `doctor --json`.
 #[derive(Debug)]
 struct Checkup {
     code: Option<i32>,
@@ -29,8 +29,8 @@ fn doctor_with(url: &str, more: &[&str]) -> Checkup {
     Checkup::of(done(tool(url, &[&["--json"], more].concat())))
 }
 
-/// The tool in words.
-fn told(url: &str) -> Done {
+/// Runs the tool with text output.
+fn printed(url: &str) -> Done {
     done(tool(url, &[]))
 }
 
@@ -60,7 +60,7 @@ impl Checkup {
         self.findings.iter().filter(|finding| finding["check"] == check).collect()
     }
 
-    /// Asserts that some finding of `check` has this verdict, and that what was seen matches.
+    /// Asserts that a finding of `check` has this verdict, and that `seen` matches.
     #[track_caller]
     fn has(&self, check: &str, verdict: &str, seen: &str) -> &Value {
         let all = self.all(check);

@@ -1,4 +1,4 @@
-//! A quorum of Redis servers: its nodes, each of them and together.
+//! A quorum of Redis servers: each node, and all nodes together.
 
 use tenure_testkit::servers::RedisServer;
 use tenure_testkit::servers::proxy::Proxy;
@@ -23,7 +23,7 @@ fn ports(nodes: &[RedisServer]) -> Vec<u16> {
     nodes.iter().map(RedisServer::port).collect()
 }
 
-/// t16, t17: nodes that forget nothing: 0. One of three may go, two may not.
+/// t16, t17: durable nodes: 0. One of three may fail, two may not.
 #[test]
 fn t16_t17_nodes_that_go() {
     let nodes = three();
@@ -44,13 +44,13 @@ fn t16_t17_nodes_that_go() {
     nodes[1].kill();
     let found = doctor(&url);
     found.has("reachable", "unsafe", ".+cannot connect: Connection refused.+");
-    found.has("majority", "unsafe", "1 of 3, and 2 are needed: no lock can be had");
+    found.has("majority", "unsafe", "1 of 3, and 2 are needed: no lock can be acquired");
     assert!(found.all("lock").is_empty());
     found.ends_with(2);
 }
 
-/// t15: the votes of nodes that have just started do not count, unless they are trusted; trusting those
-/// that forget is unsafe.
+/// t15: the vote of a node that has just started does not count, unless restarted nodes are trusted. To trust
+/// nodes that lose their data is unsafe.
 #[test]
 fn t15_nodes_that_restarted() {
     let nodes = three();
@@ -73,7 +73,7 @@ fn t15_nodes_that_restarted() {
     found.has("persistence", "good", &seen);
 }
 
-/// t19: two names of one server, and a replica, are no nodes; nor is one that evicts.
+/// t19: one server under two names, a replica, and a server that evicts keys are not valid nodes.
 #[test]
 fn t19_nodes_that_are_none() {
     let [a, b, c] = three();
@@ -94,7 +94,7 @@ fn t19_nodes_that_are_none() {
     found.ends_with(2);
 }
 
-/// t61: a number of nodes that makes no sense is a usage error, as everywhere.
+/// t61: an invalid number of nodes is a usage error, as in every command.
 #[test]
 fn t61_numbers_of_nodes() {
     for hosts in ["a", "a,b", "a,b,c,d", "a,b,a"] {

@@ -1,12 +1,12 @@
-//! One Redis server: what it is, and whether it keeps what it has granted.
+//! One Redis server: its role, and whether it keeps the locks that it granted.
 
-use tenure_testkit::servers::proxy::{Deed, Proxy, Rule, Way};
+use tenure_testkit::servers::proxy::{Action, Proxy, Rule, Way};
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::eventually_blocking;
 
 use crate::common::assert_matches;
 
-use super::{doctor, doctor_with, told};
+use super::{doctor, doctor_with, printed};
 
 fn set(server: &RedisServer, name: &str, value: &str) {
     let done = server.client().command(&["CONFIG", "SET", name, value]);
@@ -17,11 +17,11 @@ fn info(server: &RedisServer, section: &str) -> String {
     server.client().text(&["INFO", section]).unwrap()
 }
 
-/// A server that forgets nothing has nothing to be told: 0. What was tried leaves no key but the fence.
+/// A durable server: everything is good, 0. The checks leave no key except the fence.
 #[test]
 fn a_server_in_good_health() {
     let server = RedisServer::start_persistent();
-    let run = told(&server.url());
+    let run = printed(&server.url());
     assert_eq!(run.code, Some(0), "{run:?}");
     let at = format!("127.0.0.1:{}", server.port());
     assert_matches(
@@ -40,7 +40,7 @@ fn a_server_in_good_health() {
              the message arrived, all in \\S+\n\
              good  rights       {at}  send every command that locks need, on keys of our own, in a form that \
              changes nothing: all of them are allowed\n\
-             good  lock         redis +take a lock of our own, ask for it again, renew it, give it back: \
+             good  lock         redis +acquire a lock of our own, ask for it again, renew and release it: \
              granted with fence \\d+, renewed and released in \\S+\n"
         ),
     );
@@ -50,7 +50,7 @@ fn a_server_in_good_health() {
     assert_eq!(keys, Reply::Many(vec![Reply::Text("tenure:fence".into())]));
 }
 
-/// What a restart would forget: everything, the time since the last snapshot, or the last second.
+/// What a restart would lose: everything, the time since the last snapshot, or the last second.
 #[test]
 fn persistence() {
     let server = RedisServer::start();
@@ -70,11 +70,11 @@ fn persistence() {
     let seen = "the append-only file is synced every second: .+";
     doctor(&server.url()).has("persistence", "warning", seen);
     set(&server, "appendfsync", "no");
-    let seen = r"the append-only file is synced when the system likes \(`appendfsync no`\): .+";
+    let seen = r"the append-only file is synced when the system decides \(`appendfsync no`\): .+";
     doctor(&server.url()).has("persistence", "warning", seen);
 }
 
-/// A server that cannot save refuses writes: no lock is to be had.
+/// A server that cannot save rejects writes, so no lock can be acquired.
 #[test]
 fn a_save_that_failed() {
     let server = RedisServer::start();
@@ -90,9 +90,9 @@ fn a_save_that_failed() {
     found.ends_with(2);
 }
 
-/// t10: that a full server would evict locks is said beforehand: a warning without a limit, unsafe with.
+/// F3, t10: a server that would evict locks when full: a warning without a memory limit, unsafe with one.
 #[test]
-fn t10_eviction_is_told_beforehand() {
+fn t10_eviction_is_warned_about() {
     for policy in ["volatile-lru", "volatile-ttl", "allkeys-lru"] {
         let server = RedisServer::start_with(&["--maxmemory-policy", policy]);
         let found = doctor(&server.url());
@@ -114,7 +114,7 @@ fn t10_eviction_is_told_beforehand() {
     }
 }
 
-/// t41: one that refuses instead is good until it is nearly full; when it is, there are no locks.
+/// t41: `noeviction` is good until the server is nearly full; when it is full, no lock can be acquired.
 #[test]
 fn t41_a_server_that_fills_up() {
     let server = RedisServer::start_with(&["--maxmemory", "1gb"]);
@@ -133,7 +133,7 @@ fn t41_a_server_that_fills_up() {
     found.ends_with(2);
 }
 
-/// Replicas without `min-replicas-to-write`; with it; and with it and none of them in time.
+/// Replicas without `min-replicas-to-write`, with it, and with it but no replica in time.
 #[test]
 fn replication() {
     let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
@@ -146,7 +146,7 @@ fn replication() {
     eventually_blocking("the replica to be in time", || {
         info(&server, "replication").contains("min_slaves_good_slaves:1")
     });
-    let seen = "1 replica, of which 1 must be in time for a write";
+    let seen = "1 replica; a write needs 1 of them up to date";
     doctor(&server.url()).has("replication", "good", seen);
     replica.kill();
     eventually_blocking("the replica to be missed", || {
@@ -159,7 +159,7 @@ fn replication() {
     found.ends_with(2);
 }
 
-/// t38: a replica, and a node of a cluster, are not for locks.
+/// t38: a replica and a cluster node cannot be used as a single server.
 #[test]
 fn t38_roles() {
     let server = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
@@ -174,28 +174,28 @@ fn t38_roles() {
     found.ends_with(2);
 }
 
-/// t64: an old server. (A real one whose version a proxy rewrites: an old one is not here.)
+/// C1, t64, t124: an old server. A proxy changes the version of a real one, because no old one is installed.
 #[test]
 fn t64_versions() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port());
-    let rewrite = Deed::Rewrite(b"redis_version:7.0".into(), b"redis_version:6.0".into());
+    let rewrite = Action::Rewrite(b"redis_version:7.0".into(), b"redis_version:6.0".into());
     proxy.rule(Rule::on(Way::Replies, rewrite).containing("redis_version"));
     let found = doctor(&proxy.url());
     let flaw = found.has("version", "unsafe", r"Redis 6\.0\.\d+");
     assert_eq!(flaw["advice"], "use version 6.2 or later: an older one is refused");
     found.ends_with(2);
     proxy.heal();
-    let unknown = Deed::Rewrite(b"HELLO".into(), b"OLLEH".into());
+    let unknown = Action::Rewrite(b"HELLO".into(), b"OLLEH".into());
     proxy.rule(Rule::on(Way::Requests, unknown).containing("HELLO"));
-    let named = Deed::Rewrite(b"'OLLEH'".into(), b"'HELLO'".into());
+    let named = Action::Rewrite(b"'OLLEH'".into(), b"'HELLO'".into());
     proxy.rule(Rule::on(Way::Replies, named).containing("OLLEH"));
     let found = doctor(&proxy.url());
     found.has("reachable", "unsafe", ".+too old: version 6.2 or later is needed");
     found.ends_with(2);
 }
 
-/// t11, t12: a server whose clock is wrong, either way.
+/// t11, t12: a server whose clock is ahead or behind.
 #[test]
 fn t11_t12_clocks() {
     let server = RedisServer::start_with_clock(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -207,14 +207,14 @@ fn t11_t12_clocks() {
     }
 }
 
-/// t56: what is slow depends on the ttl: a warning, unsafe, and no answer at all.
+/// t56: how much latency is too much depends on the ttl: a warning, unsafe, and no reply at all.
 #[test]
 fn t56_latency() {
     let server = RedisServer::start_persistent();
     let proxy = Proxy::to(server.port());
     let pongs = |millis| {
         proxy.heal();
-        let late = Deed::Delay(std::time::Duration::from_millis(millis));
+        let late = Action::Delay(std::time::Duration::from_millis(millis));
         proxy.rule(Rule::on(Way::Replies, late).containing("PONG"));
     };
     pongs(60);
@@ -229,24 +229,24 @@ fn t56_latency() {
     pongs(350);
     doctor_with(&proxy.url(), &["--ttl", "1s"]).has("latency", "unsafe", "median .+");
     proxy.heal();
-    proxy.rule(Rule::on(Way::Replies, Deed::Swallow).containing("PONG"));
+    proxy.rule(Rule::on(Way::Replies, Action::Swallow).containing("PONG"));
     doctor(&proxy.url()).has("latency", "unsafe", ".+no answer within 2s");
 }
 
-/// Those who wait are told by messages; where those do not arrive, that is said.
+/// Waiters are notified by messages; if messages do not arrive, there is a warning.
 #[test]
 fn messages_that_do_not_arrive() {
     let server = RedisServer::start_persistent();
     let proxy = Proxy::to(server.port());
-    proxy.rule(Rule::on(Way::Replies, Deed::Swallow).containing("$7\r\nmessage\r\n"));
+    proxy.rule(Rule::on(Way::Replies, Action::Swallow).containing("$7\r\nmessage\r\n"));
     let found = doctor(&proxy.url());
-    found.has("pub-sub", "warning", "the message did not arrive: those who wait poll .+");
+    found.has("pub-sub", "warning", "the message did not arrive: waiters poll .+");
     found.ends_with(1);
 }
 
-/// A server that is not there, or stands still, is a finding like any other: 2.
+/// An unreachable or paused server is a finding like any other: 2.
 #[test]
-fn nobody_is_there() {
+fn no_server_is_there() {
     let server = RedisServer::start();
     let url = server.url();
     server.pause();
@@ -260,6 +260,6 @@ fn nobody_is_there() {
     assert_eq!(flaw["advice"], "start the server, open the way to it, or correct host and port");
     assert_eq!(found.findings.len(), 1);
     found.ends_with(2);
-    let run = told(&url);
+    let run = printed(&url);
     assert_eq!((run.code, run.err.as_str()), (Some(2), "tenure: 1 check: 1 unsafe\n"));
 }

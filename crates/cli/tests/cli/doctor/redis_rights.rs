@@ -1,12 +1,12 @@
-//! Who we are to a Redis server, and what we may do there.
+//! Our user on a Redis server, and its rights.
 
 use tenure_testkit::servers::{RedisServer, Reply};
 
 use crate::common::PASSWORD;
 
-use super::{doctor, told};
+use super::{doctor, printed};
 
-/// A user with these rights; its URL.
+/// Creates a user with these rights, and returns its URL.
 fn user(server: &RedisServer, rights: &[&str]) -> String {
     let password = format!(">{PASSWORD}");
     let base = ["ACL", "SETUSER", "limited", "reset", "on", &password];
@@ -15,7 +15,7 @@ fn user(server: &RedisServer, rights: &[&str]) -> String {
     format!("redis://limited:{PASSWORD}@127.0.0.1:{}", server.port())
 }
 
-/// t63: rights that are missing are named, and the line that is advised is enough: 0.
+/// t63: missing rights are named, and the advised line is enough: 0.
 #[test]
 fn t63_rights() {
     let server = RedisServer::start_persistent();
@@ -35,13 +35,13 @@ fn t63_rights() {
     found.has(
         "persistence",
         "unknown",
-        "there is an append-only file; how often it is synced may not .+",
+        "there is an append-only file; the user lacks the right .+",
     );
     found.has("lock", "good", "granted .+");
     found.ends_with(0);
 }
 
-/// t63: keys and channels are rights of their own.
+/// t63: keys and channels need rights of their own.
 #[test]
 fn t63_keys_and_channels() {
     let server = RedisServer::start_persistent();
@@ -52,15 +52,15 @@ fn t63_keys_and_channels() {
     found.ends_with(2);
     let found = doctor(&user(&server, &["~tenure:*", "resetchannels", "+@all"]));
     found.has("rights", "warning", r"not allowed: `&tenure:inbox:\*`");
-    found.has("pub-sub", "warning", "not allowed: those who wait poll at `retry_interval` .+");
+    found.has("pub-sub", "warning", "not allowed: waiters poll at `retry_interval` .+");
     found.ends_with(1);
     let found = doctor(&user(&server, &["~tenure:*", "&*", "+@all", "-subscribe"]));
     found.has("pub-sub", "warning", "not allowed: .+");
     found.ends_with(1);
 }
 
-/// What may not be asked is unknown, and no fault: `CONFIG` is not for everybody. Without `INFO` nobody
-/// can connect, and that is the right that is named.
+/// A check that the user may not run is unknown, and not a failure: `CONFIG` is often restricted. Without
+/// `INFO` and `TIME` locks do not work, so these missing rights are unsafe.
 #[test]
 fn what_may_not_be_asked() {
     let server = RedisServer::start_persistent();
@@ -71,13 +71,13 @@ fn what_may_not_be_asked() {
     found.ends_with(0);
     let found = doctor(&user(&server, &["~*", "&*", "+@all", "-info", "-config", "-time"]));
     for check in ["version", "role", "persistence", "eviction", "replication", "clock"] {
-        found.has(check, "unknown", "could not be checked: the user may not ask for it");
+        found.has(check, "unknown", "could not be checked: the user lacks the right");
     }
     found.has("rights", "unsafe", r"not allowed: `\+time \+info`");
     found.ends_with(2);
 }
 
-/// t63: a command that was renamed is missing for everybody.
+/// t63: a renamed command is reported as missing.
 #[test]
 fn t63_renamed_commands() {
     let server = RedisServer::start_with(&["--rename-command", "EVALSHA", ""]);
@@ -101,6 +101,6 @@ fn t63_t66_passwords() {
     let flaw = doctor(&url);
     let flaw = flaw.has("reachable", "unsafe", ".+the user name or password is wrong: WRONGPASS.+");
     assert_eq!(flaw["advice"], "correct user, password or certificates");
-    let said = told(&url);
+    let said = printed(&url);
     assert!(!said.out.contains(PASSWORD) && !said.err.contains(PASSWORD), "{said:?}");
 }

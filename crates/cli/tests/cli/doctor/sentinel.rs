@@ -1,4 +1,4 @@
-//! Sentinels: each of them, all of them together, and the master that they name.
+//! Sentinels: each of them, all together, and the master that they name.
 
 use tenure_testkit::servers::SentinelSet;
 use tenure_testkit::wait::eventually_blocking;
@@ -15,7 +15,7 @@ fn ports(set: &SentinelSet) -> Vec<u16> {
     set.sentinels().iter().map(|sentinel| sentinel.port()).collect()
 }
 
-/// Three Sentinels and servers that forget nothing: 0. Then one, and then two of them go.
+/// Three Sentinels and durable servers: 0. Then one Sentinel fails, and then two.
 #[test]
 fn sentinels_that_go() {
     let set = SentinelSet::start();
@@ -36,7 +36,7 @@ fn sentinels_that_go() {
     found.has("sentinels-named", "good", "the URL names 3, and they know of 3");
     found.has("failover-votes", "good", "OK 3 usable Sentinels.+");
     found.has("failover-time", "good", "a dead master is noticed after 1s; a lease lasts 30s");
-    found.has("replication", "good", "2 replicas, of which 1 must be in time for a write");
+    found.has("replication", "good", "2 replicas; a write needs 1 of them up to date");
 
     let found = doctor_with(&set.url(), &["--ttl", "1s"]);
     found.has("failover-time", "warning", ".+: it ends before another server can renew it");
@@ -61,8 +61,8 @@ fn sentinels_that_go() {
     last.ends_with(2);
 }
 
-/// One Sentinel and no replica are too few; Sentinels of two masters do not agree; a Sentinel is no
-/// server for locks, and knows no service that it does not watch.
+/// One Sentinel and no replica are too few. Sentinels of two masters do not agree. A Sentinel is not a server
+/// for locks, and does not know a service that it does not monitor.
 #[test]
 fn sentinels_that_are_too_few_or_others() {
     let (one, other) = (SentinelSet::start_small(), SentinelSet::start_small());
@@ -72,7 +72,7 @@ fn sentinels_that_are_too_few_or_others() {
         "warning",
         "1 in all: fewer than 3 cannot fail over when one is gone",
     );
-    found.has("replication", "warning", "no replica: nobody can take the master's place");
+    found.has("replication", "warning", "no replica: nothing can replace the master");
     found.ends_with(1);
     let both = url(&[ports(&one)[0], ports(&other)[0]], "locks");
     let found = doctor(&both);
@@ -87,7 +87,7 @@ fn sentinels_that_are_too_few_or_others() {
     found.ends_with(2);
 }
 
-/// t66: the Sentinels' password is not shown where it is wrong.
+/// t66: a wrong Sentinel password is not shown.
 #[test]
 fn t66_passwords() {
     let set = SentinelSet::start_secret("master-secret", "sentinel-secret");

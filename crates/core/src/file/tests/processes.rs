@@ -1,20 +1,20 @@
-//! Many at once, processes that die or stop, and a disk that is full.
+//! Many contenders, processes that die or stop, and a full disk.
 
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicU64};
 
-use super::super::take::Step;
+use super::super::acquire::FileAttempt;
 use super::*;
 
-/// Names the directory to a process that a test starts.
-const CHILD_DIR: &str = "TENURE_FILE_TEST_DIR";
+/// Passes the directory to a process that a test starts.
+pub(super) const CHILD_DIR: &str = "TENURE_FILE_TEST_DIR";
 
-/// Four contenders take, try, cancel, inspect and release one lock as fast as they can: never two at once, the
-/// fence always rises, and nothing is left. This is the test of the argument in `files.rs`.
+/// Four contenders acquire, read, try, cancel, inspect and release one lock as fast as they can. A writer is always
+/// alone, the fence always rises, and no files are left. This tests the argument in `files.rs`.
 #[test]
 fn exclusion_under_churn() {
     let dir = Dir::new();
-    let (inside, last, grants) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU32::new(0));
+    let (inside, last, grants) = (AtomicI32::new(0), AtomicU64::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for contender in 0..4 {
             let (dir, inside, last, grants) = (&dir, &inside, &last, &grants);
@@ -25,7 +25,7 @@ fn exclusion_under_churn() {
         }
     });
     assert!(grants.load(Ordering::Relaxed) > 1_000, "{grants:?} grants");
-    // Threads that were left in the kernel by a cancelled wait clear up when they are through.
+    // Threads that a cancelled wait left in the kernel clean up when they get the lock.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(until("a clean directory", async || dir.names() == ["fence"]));
 }
@@ -33,12 +33,13 @@ fn exclusion_under_churn() {
 async fn churn(
     locks: FileLocks,
     contender: u32,
-    inside: &AtomicBool,
+    inside: &AtomicI32,
     last: &AtomicU64,
     grants: &AtomicU32,
 ) {
     for round in 0..1_500_u32 {
-        let claim = claim("hot");
+        let reads = (round / 3 + contender).is_multiple_of(4);
+        let claim = if reads { readers::reader("hot") } else { claim("hot") };
         // A third tries, a third waits, a third gives up soon.
         let patience = match (round + contender) % 3 {
             0 => Duration::ZERO,
@@ -47,7 +48,7 @@ async fn churn(
         };
         let grant = match patience.is_zero() {
             true => match locks.step(&claim).await.unwrap() {
-                Step::Granted(grant) => Some(grant),
+                FileAttempt::Granted(grant) => Some(grant),
                 _ => None,
             },
             false => {
@@ -55,11 +56,17 @@ async fn churn(
             }
         };
         if let Some(grant) = grant {
-            assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-            assert!(last.swap(grant.fence, Ordering::SeqCst) < grant.fence, "the fence fell");
+            // Minus one for a writer. Fences of readers are compared with those of the writers.
+            let before = inside.fetch_add(if reads { 1 } else { -1 }, Ordering::SeqCst);
+            assert!(if reads { before >= 0 } else { before == 0 }, "a writer is not alone");
+            let highest = match reads {
+                true => last.load(Ordering::SeqCst),
+                false => last.swap(grant.fence, Ordering::SeqCst),
+            };
+            assert!(highest < grant.fence, "the fence fell");
             grants.fetch_add(1, Ordering::Relaxed);
             std::thread::yield_now();
-            assert!(inside.swap(false, Ordering::SeqCst));
+            inside.fetch_sub(if reads { 1 } else { -1 }, Ordering::SeqCst);
         }
         locks.abandon(&claim).await.unwrap();
         if round % 8 == contender {
@@ -69,22 +76,28 @@ async fn churn(
     until("the threads' end", async || threads(&locks) == 0).await;
 }
 
-/// Starts `test` again, in a process of its own that plays the other part.
+/// Starts `test` again in another process, which plays the other part.
 fn child(test: &str, dir: &Dir) -> Child {
+    child_of(&format!("processes::{test}"), dir)
+}
+
+/// The same for a test in any module of these tests.
+pub(super) fn child_of(test: &str, dir: &Dir) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("file::tests::processes::{test}"), "--nocapture"]);
+    command.args(["--exact", &format!("file::tests::{test}"), "--nocapture"]);
     command.env(CHILD_DIR, &dir.0).stdout(std::process::Stdio::null()).spawn().unwrap()
 }
 
-/// The other part of the tests below: takes the lock `a`, however long that takes, and keeps it.
-async fn hold_if_child() {
+/// The other part of the tests below: acquires the lock `a`, no matter how long that takes, and keeps it.
+pub(super) async fn hold_if_child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
     let locks = FileLocks::open(dir).unwrap();
     locks.acquire(&claim("a")).await.unwrap();
     std::future::pending::<()>().await;
 }
 
-/// A killed process's lock is free at once, and what it left is cleared away by the next holder or look.
+/// The lock of a killed process is free at once. The next holder or the next inspection removes its
+/// leftovers.
 #[tokio::test]
 async fn c7_a_killed_holder_leaves_a_free_lock() {
     hold_if_child().await;
@@ -94,7 +107,7 @@ async fn c7_a_killed_holder_leaves_a_free_lock() {
         let mut child = child("c7_a_killed_holder_leaves_a_free_lock", &dir);
         until("the child's lock", async || !list(&locks, "a").await.is_empty()).await;
         until("its record", async || {
-            hold_fails(&locks, "a").await.client.is_some_and(|client| client.pid == child.id())
+            hold_fails(&locks, "a").await.process.is_some_and(|client| client.pid == child.id())
         })
         .await;
         child.kill().unwrap();
@@ -108,7 +121,7 @@ async fn c7_a_killed_holder_leaves_a_free_lock() {
     }
 }
 
-/// A waiter that is stopped, and then killed, keeps nobody else from the lock.
+/// A waiter that is stopped, and then killed, does not keep others from the lock.
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn a_stopped_waiter_costs_others_nothing() {
@@ -120,7 +133,8 @@ async fn a_stopped_waiter_costs_others_nothing() {
     let mut child = child("a_stopped_waiter_costs_others_nothing", &dir);
     until_contended(&one, &lease).await;
     kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-    // The signal is only sent so far; until it arrives, the child can still win the lock and stop with it.
+    // The signal has only been sent. Until it arrives, the child can still get the lock and be stopped as its
+    // holder.
     until("the child to stop", async || is_stopped(child.id())).await;
     let waiting = claim("a");
     let task = wait(&two, &waiting);
@@ -135,14 +149,14 @@ async fn a_stopped_waiter_costs_others_nothing() {
 
 /// Whether all threads of the process are stopped.
 #[cfg(target_os = "linux")]
-fn is_stopped(pid: u32) -> bool {
+pub(super) fn is_stopped(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let state = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap();
     tasks.map(|task| state(task.unwrap())).all(|status| status.contains("State:\tT"))
 }
 
-/// On a full disk a claim is refused with the file that did not fit, and leaves nothing; a lock that is held
-/// can still be given back, and one that cannot be kept closed stays held.
+/// On a full disk a claim is refused with the name of the file that did not fit, and leaves no files. A held
+/// lock can still be released. A lock that cannot be closed stays held.
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn a_full_disk_is_refused() {
@@ -152,7 +166,7 @@ async fn a_full_disk_is_refused() {
     on_a_disk_of_its_own("size=16k,mode=700", "a_full_disk_is_refused");
 }
 
-/// A directory that cannot be written to refuses a claim by the name of the file, and leaves nothing.
+/// In a read-only directory a claim is refused with the name of the file, and leaves no files.
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn a_read_only_directory_is_refused() {
@@ -168,7 +182,7 @@ async fn a_read_only_directory_is_refused() {
     assert!(dir.names().is_empty());
 }
 
-/// Starts `test` again with its directory on a small file system that nobody else sees; needs no root.
+/// Starts `test` again with its directory on a small private file system; needs no root.
 #[cfg(target_os = "linux")]
 fn on_a_disk_of_its_own(options: &str, test: &str) {
     let dir = Dir::new();
@@ -183,7 +197,7 @@ fn on_a_disk_of_its_own(options: &str, test: &str) {
     assert!(output.status.success() && ran, "a private tmpfs is needed: {shown}");
 }
 
-/// The part of the test above that runs on the small disk.
+/// The part of `a_full_disk_is_refused` that runs on the small disk.
 #[cfg(target_os = "linux")]
 async fn on_a_full_disk(path: PathBuf) {
     let dir = std::mem::ManuallyDrop::new(Dir(path));
@@ -204,9 +218,9 @@ async fn on_a_full_disk(path: PathBuf) {
     fill();
     full("a", "a.json").await;
     assert_eq!(dir.names(), ["fence", "filler", "held.json", "held.lock"]);
-    let fault = locks.release(&held, Then::Closed(DEADLINE)).await.unwrap_err();
+    let fault = locks.release(&held, AfterRelease::Cooldown(DEADLINE)).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Refused);
-    assert!(hold_fails(&locks, "held").await.client.is_some());
+    assert!(hold_fails(&locks, "held").await.process.is_some());
     free(&locks, &held).await;
     assert_eq!(dir.names(), ["fence", "filler"]);
 }

@@ -1,10 +1,10 @@
-//! Places that cannot be trusted, and what is said about them.
+//! Directories and files that cannot be trusted, and the error messages for them.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// Links are not followed: not for the directory, and not for the files in it.
+/// Links are not followed: neither for the directory nor for the files in it.
 #[tokio::test]
 async fn links_are_refused() {
     let dir = Dir::new();
@@ -30,7 +30,8 @@ async fn links_are_refused() {
     assert!(attempt(&locks, &claim("c")).await.is_ok(), "the refused draft is gone");
 }
 
-/// A directory that is not ours alone is refused, and the message says why.
+/// A directory that others can write to, or that belongs to another user, is refused, and the message says
+/// why.
 #[test]
 fn exposed_directories_are_refused() {
     let dir = Dir::new();
@@ -55,7 +56,7 @@ fn foreign_directory(dir: &Dir, us: u32) -> (PathBuf, u32) {
     (dir.0.clone(), 12_345)
 }
 
-/// The directory is made, private, but its parents are not; and a file is none.
+/// The directory is created, private, but its parents are not; a file is refused.
 #[test]
 fn directories_are_made() {
     let dir = Dir::new();
@@ -73,15 +74,15 @@ fn directories_are_made() {
     assert_eq!(default_dir(), PathBuf::from(format!("/tmp/tenure-{uid}")));
 }
 
-/// A29: a lock that a newer version may have left closed is refused, to those who try and to those who
-/// wait, and nothing that a look or a failed attempt does removes its record.
+/// A29: a lock that a newer version may have left closed is refused, for tries and for waits. Neither
+/// inspection nor a failed attempt removes its record.
 #[tokio::test]
 async fn a29_a_newer_record_closes_the_lock() {
     let dir = Dir::new();
     let locks = dir.open();
     let path = dir.path("k.json");
     let lease = hold(&locks, "k").await;
-    locks.release(&lease, Then::Closed(Duration::from_secs(3_600))).await.unwrap();
+    locks.release(&lease, AfterRelease::Cooldown(Duration::from_secs(3_600))).await.unwrap();
     let closed = fs::read_to_string(&path).unwrap();
     let newer = closed.replace(r#""version":1"#, r#""version":2"#);
     assert_ne!(closed, newer);
@@ -101,7 +102,7 @@ async fn a29_a_newer_record_closes_the_lock() {
     let infos = list(&locks, "*").await;
     assert_eq!(infos[0].holders[0].holder.to_string(), "a newer version of tenure");
     assert_eq!(fs::read_to_string(&path).unwrap(), newer);
-    // Nor is one that cannot be read at the moment taken for none.
+    // A record that cannot be read at the moment does not count as missing.
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let fault = locks.try_acquire(&claim("k")).await.unwrap_err();

@@ -1,5 +1,5 @@
-//! One contender: tasks that lock, hold, update the registers and let go, in many ways, and write
-//! down what they see.
+//! One contender: its tasks lock, read or take permits, hold, use the registers and release in many ways, and
+//! record what they see.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,63 +8,71 @@ use std::time::Duration;
 use clap::Args;
 use tenure::etcd::Etcd;
 use tenure::redis::{Cluster, Quorum, Redis};
-use tenure::{Error, Guard, Locker};
-use tenure_testkit::dice::Dice;
+use tenure::{
+    Error, Guard, HeldMode, LockRequest, Locker, Mode, Permit, ReadGuard, TryLockRequest,
+};
 use tenure_testkit::history::{Claimant, Noted, Recorder};
 use tenure_testkit::register::FileRegister;
+use tenure_testkit::rng::Rng;
 
-/// Below the longest ttls, so that a dead connection is replaced before they run out.
+/// Shorter than the longest ttls, so that a dead connection is replaced before they expire.
 const TIMEOUT: Duration = Duration::from_millis(400);
-/// The shortest that is allowed: hand-overs are what this is about.
+/// The shortest interval that is allowed, for many hand-overs.
 const RETRY: Duration = Duration::from_millis(10);
-/// How long a wait may last, so that the end of the campaign is seen.
+/// The longest wait, so that a task notices the end of the campaign.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a holder notes how far its lease was extended.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a holder records the current end of its lease.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The capacities that permits are asked for with, and the most permits of a request.
+const CAPACITIES: [u32; 2] = [3, 4];
+const PERMITS: u64 = 3;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The engine.
+    /// The URL of the engine.
     #[arg(long)]
     url: String,
-    /// What to fight for.
+    /// The keys to compete for.
     #[arg(long = "key", required = true)]
     keys: Vec<String>,
-    /// The ttls to pick from, the first by default.
+    /// The ttls to pick from; the first is the default of the locker.
     #[arg(long = "ttl", required = true, value_parser = humantime::parse_duration)]
     ttls: Vec<Duration>,
     /// The name of this process in the history.
     #[arg(long)]
     owner: String,
-    /// Where to append the history; a file of this process's own.
+    /// The file to append the history to; only this process writes it.
     #[arg(long)]
     history: PathBuf,
-    /// Where the registers are, one file per key.
+    /// The directory of the registers, one file per key.
     #[arg(long)]
     registers: PathBuf,
-    /// End when this file is there.
+    /// End when this file exists.
     #[arg(long)]
     until: PathBuf,
-    /// How many tasks fight.
+    /// The number of tasks that compete.
     #[arg(long)]
     tasks: u64,
-    /// What chance follows from.
+    /// The seed of all random choices.
     #[arg(long)]
     seed: u64,
     /// How long each task pauses between two claims.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "0s")]
     pause: Duration,
-    /// Mostly wait and let go at once: as many hand-overs as can be.
+    /// Mostly wait for the lock and release it at once, for as many hand-overs as possible.
     #[arg(long)]
     brisk: bool,
+    /// Also read and take permits, on all keys but the first, if the engine has them.
+    #[arg(long)]
+    mixed: bool,
 }
 
-/// One task.
+/// One competing task.
 struct Contender {
     options: Arc<Options>,
     locker: Locker,
     claimant: Claimant,
-    dice: Dice,
+    rng: Rng,
 }
 
 pub(crate) fn run(options: Options) {
@@ -76,13 +84,13 @@ pub(crate) fn run(options: Options) {
 async fn fight(options: Arc<Options>) {
     let locker = connect(&options.url, &options.ttls).await;
     let recorder = Recorder::append_to(&options.history).expect("the history can be written");
-    let mut dice = Dice::new(options.seed);
+    let mut rng = Rng::new(options.seed);
     let mut tasks = tokio::task::JoinSet::new();
     println!("ready");
     for task in 0..options.tasks {
         let claimant = recorder.claimant(format!("{}/t{task}", options.owner));
-        let (options, locker, dice) = (options.clone(), locker.clone(), Dice::new(dice.roll()));
-        tasks.spawn(Contender { options, locker, claimant, dice }.fight());
+        let (options, locker, rng) = (options.clone(), locker.clone(), Rng::new(rng.roll()));
+        tasks.spawn(Contender { options, locker, claimant, rng }.fight());
     }
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
@@ -90,7 +98,7 @@ async fn fight(options: Arc<Options>) {
     locker.shutdown(PATIENCE).await;
 }
 
-/// Through whatever faults there are already.
+/// Connects, and tolerates faults that are already active.
 async fn connect(url: &str, ttls: &[Duration]) -> Locker {
     if url.starts_with("etcd") {
         let builder = Etcd::builder(url).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
@@ -123,11 +131,12 @@ impl Contender {
     async fn fight(mut self) {
         while !self.options.until.exists() {
             let options = self.options.clone();
-            let key = self.dice.pick(&options.keys);
-            let noted = self.claimant.asks(key);
-            match self.ask(key, &noted).await {
-                Ok(Some(guard)) => self.hold(key, guard, &noted).await,
-                Ok(None) => noted.gave_up("busy, or given up"),
+            let key = self.rng.pick(&options.keys);
+            let mode = self.mode(key);
+            let noted = self.claimant.asks_for(key, mode.clone());
+            match self.claim(key, mode, &noted).await {
+                Ok(true) => {}
+                Ok(false) => noted.gave_up("busy, or given up"),
                 Err(error) => noted.gave_up(error),
             }
             if !options.pause.is_zero() {
@@ -136,33 +145,112 @@ impl Contender {
         }
     }
 
-    /// Once, with patience, or dropped at some moment.
-    async fn ask(&mut self, key: &str, noted: &Noted) -> Result<Option<Guard>, Error> {
-        let (ttl, label) = (*self.dice.pick(&self.options.ttls), noted.label());
-        let lock = self.locker.lock(key).ttl(ttl).retry_interval(RETRY).label(label.clone());
-        match self.dice.below(if self.options.brisk { 100 } else { 8 }) {
-            0 => self.locker.try_lock(key).ttl(ttl).label(label).await,
+    /// How to ask for `key`: on the first key, and for what the engine has not, for a lock. On the others locks are
+    /// few: each ends the time in which readers or permits hold the key together.
+    fn mode(&mut self, key: &str) -> Mode {
+        let can = self.locker.capabilities();
+        if !self.options.mixed || key == self.options.keys[0] {
+            return Mode::Exclusive;
+        }
+        match self.rng.below(10) {
+            0..3 if can.readers => Mode::Read,
+            3..9 if can.permits => {
+                let permits = 1 + u32::try_from(self.rng.below(PERMITS)).expect("it fits");
+                Mode::Permits { permits, capacity: *self.rng.pick(&CAPACITIES) }
+            }
+            _ => Mode::Exclusive,
+        }
+    }
+
+    /// Returns whether the claim was granted.
+    async fn claim(&mut self, key: &str, mode: Mode, noted: &Noted) -> Result<bool, Error> {
+        let locker = self.locker.clone();
+        match mode {
+            Mode::Read => {
+                let asked = self.ask(locker.read(key), locker.try_read(key), noted).await?;
+                let Some(guard) = asked else { return Ok(false) };
+                self.read(key, guard, noted).await;
+            }
+            Mode::Permits { permits, capacity } => {
+                let semaphore = locker.semaphore(key, capacity);
+                let all = semaphore.acquire_many(permits);
+                let once = semaphore.try_acquire_many(permits);
+                let asked = match permits == 1 && self.rng.one_in(2) {
+                    true => self.ask(all.numbered(), once.numbered(), noted).await?,
+                    false => self.ask(all, once, noted).await?,
+                };
+                let Some(permit) = asked else { return Ok(false) };
+                self.work(key, permit, noted).await;
+            }
+            _ => {
+                let asked = self.ask(locker.lock(key), locker.try_lock(key), noted).await?;
+                let Some(guard) = asked else { return Ok(false) };
+                noted.granted(guard.fence(), guard.valid_until());
+                self.write(key, guard, noted).await;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tries once, waits with a limit, or drops the request after a random time.
+    async fn ask<M: HeldMode>(
+        &mut self,
+        lock: LockRequest<M>,
+        once: TryLockRequest<M>,
+        noted: &Noted,
+    ) -> Result<Option<Guard<M>>, Error> {
+        let (ttl, label) = (*self.rng.pick(&self.options.ttls), noted.label());
+        let lock = lock.ttl(ttl).retry_interval(RETRY).label(label.clone());
+        match self.rng.below(if self.options.brisk { 100 } else { 8 }) {
+            0 => once.ttl(ttl).label(label).await,
             1 => {
-                let moment = Duration::from_micros(self.dice.below(5_000));
+                let moment = Duration::from_micros(self.rng.below(5_000));
                 tokio::time::timeout(moment, lock.into_future()).await.ok().transpose()
             }
             _ => lock.wait(PATIENCE).await.map(Some),
         }
     }
 
-    /// Reads, lets time pass, writes, and gives the lock back.
-    async fn hold(&mut self, key: &str, guard: Guard, noted: &Noted) {
-        noted.granted(guard.fence(), guard.valid_until());
-        let register = FileRegister::open(&self.options.registers.join(key));
-        let register = register.expect("the register can be opened");
+    /// Reads the register, holds for a while, writes the register, and releases the lock.
+    async fn write<M: HeldMode>(&mut self, register: &str, guard: Guard<M>, noted: &Noted) {
+        let register = self.register(register);
         let seen = register.read(guard.fence()).expect("the register can be read");
         let lost = stay(&guard, noted, self.hold_time()).await;
-        // Also after a loss: it is the register that must refuse the stale write.
+        // Write also after a loss: the register must reject the stale write.
         register.write(seen).expect("the register can be written");
+        self.release(guard, lost, noted).await;
+    }
+
+    /// Reads the register before and after the time of the hold.
+    async fn read(&mut self, key: &str, guard: ReadGuard, noted: &Noted) {
+        noted.granted(guard.fence(), guard.valid_until());
+        let register = self.register(key);
+        let seen = register.read_shared(guard.fence()).expect("the register can be read");
+        let lost = stay(&guard, noted, self.hold_time()).await;
+        register.read_again(seen).expect("the register can be read");
+        self.release(guard, lost, noted).await;
+    }
+
+    /// Writes the register of the slot. Permits without a number share nothing.
+    async fn work(&mut self, key: &str, permit: Permit, noted: &Noted) {
+        noted.granted_slot(permit.slot(), permit.fence(), permit.valid_until());
+        if let Some(slot) = permit.slot() {
+            return self.write(&format!("{key}.{slot}"), permit, noted).await;
+        }
+        let lost = stay(&permit, noted, self.hold_time()).await;
+        self.release(permit, lost, noted).await;
+    }
+
+    fn register(&self, name: &str) -> FileRegister {
+        let register = FileRegister::open(&self.options.registers.join(name));
+        register.expect("the register can be opened")
+    }
+
+    async fn release<M: HeldMode>(&mut self, guard: Guard<M>, lost: bool, noted: &Noted) {
         if !lost {
             noted.release_called(guard.valid_until());
         }
-        match self.dice.one_in(3) {
+        match self.rng.one_in(3) {
             true => drop(guard),
             false => {
                 if guard.release().await.is_ok() {
@@ -172,14 +260,14 @@ impl Contender {
         }
     }
 
-    /// Mostly short; some long enough to need renewals.
+    /// Mostly short; sometimes long enough to need renewals.
     fn hold_time(&mut self) -> Duration {
-        if self.options.brisk && !self.dice.one_in(2_000) {
+        if self.options.brisk && !self.rng.one_in(2_000) {
             return Duration::ZERO;
         }
         let longest = longest(&self.options.ttls) * 2 / 3;
-        let most = if self.dice.one_in(25) { longest } else { Duration::from_millis(4) };
-        self.dice.between(Duration::ZERO, most)
+        let most = if self.rng.one_in(25) { longest } else { Duration::from_millis(4) };
+        self.rng.between(Duration::ZERO, most)
     }
 }
 
@@ -187,14 +275,14 @@ fn longest(ttls: &[Duration]) -> Duration {
     ttls.iter().max().copied().unwrap_or_default()
 }
 
-/// Stays for `time`, noting how far the lease is extended; whether it was lost first.
-async fn stay(guard: &Guard, noted: &Noted, time: Duration) -> bool {
+/// Holds for `time` and records how far the lease is extended. Returns whether the lock was lost meanwhile.
+async fn stay<M: HeldMode>(guard: &Guard<M>, noted: &Noted, time: Duration) -> bool {
     if time.is_zero() {
         return false;
     }
     let looks = async {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             noted.extended(guard.valid_until());
         }
     };

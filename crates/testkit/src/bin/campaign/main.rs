@@ -1,7 +1,7 @@
-//! `campaign`: processes that fight for locks under random faults, judged.
+//! `campaign`: processes that compete for locks under random faults, with a verdict.
 //!
-//! `campaign run` starts a server, the faults and the contenders, prints the figures, and ends with 1
-//! if a promise was broken. `campaign contend` is one contender: `run` starts it.
+//! `campaign run` starts a server, the faults and the contenders, prints the figures, and exits with 1 if a
+//! promise was broken. `campaign contend` is one contender; `run` starts it.
 
 #![allow(
     clippy::expect_used,
@@ -11,18 +11,17 @@
 
 mod contend;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure_core::time::UnixMillis;
 use tenure_testkit::campaign::{
-    self, Arena, ClusterArena, Elsewhere, EtcdArena, Fault, Outcome, Pace, Plan, Promise,
-    QuorumArena, RedisArena, SentinelArena,
+    self, ClusterTarget, Elsewhere, EtcdTarget, Fault, Outcome, Pace, Plan, Promise, QuorumTarget,
+    RedisTarget, SentinelTarget, Target,
 };
 
-/// Processes that fight for locks under random faults, judged.
+/// Processes that compete for locks under random faults, with a verdict.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -31,40 +30,40 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fight, and judge.
+    /// Run a campaign and judge it.
     Run(Run),
-    /// One contender.
+    /// Run one contender.
     Contend(contend::Options),
 }
 
 #[derive(Args)]
 struct Run {
-    /// What all choices follow from; without it, the clock.
+    /// The seed of all random choices; by default the current time.
     #[arg(long)]
     seed: Option<u64>,
-    /// How long faults go on, in seconds.
+    /// How long faults are injected, in seconds.
     #[arg(long, default_value_t = 60)]
     secs: u64,
-    /// How many processes fight at a time.
+    /// The number of processes that compete at the same time.
     #[arg(long)]
     processes: Option<usize>,
-    /// How many tasks each of them has.
+    /// The number of tasks in each process.
     #[arg(long)]
     tasks: Option<usize>,
-    /// Hold for no time and strike less often, for as many hand-overs as can be; one task for each of
-    /// eight processes on two keys, unless said otherwise.
+    /// Hold for no time and inject faults less often, for as many hand-overs as possible. Unless set
+    /// otherwise: eight processes with one task each, on two keys.
     #[arg(long)]
     brisk: bool,
-    /// Keep everybody's history, and what the servers knew, in this directory (`stall` only).
+    /// Also read and take permits, on all keys but the first, if the engine has them.
     #[arg(long)]
-    keep: Option<PathBuf>,
-    /// Whose servers are started and struck.
+    mixed: bool,
+    /// The engine whose servers are started and get the faults.
     #[arg(long, default_value = "redis", conflicts_with = "url")]
     backend: Engine,
-    /// Fight on this server, of any engine, instead of one of our own: only contenders are struck.
+    /// Use this server, of any engine, instead of starting one. Then only contenders get faults.
     #[arg(long, conflicts_with = "kind")]
     url: Option<String>,
-    /// Which faults; without it, first those that keep data and then those that destroy it.
+    /// The kind of faults; by default all kinds, one after another.
     kind: Option<Kind>,
 }
 
@@ -72,11 +71,11 @@ struct Run {
 enum Engine {
     /// One server.
     Redis,
-    /// A master, its replicas and their Sentinels: failovers, which can destroy data.
+    /// A master, its replicas and their Sentinels. The faults are failovers, which can destroy data.
     Sentinel,
     /// Five servers that vote.
     Quorum,
-    /// Three masters with a replica each: failovers, and slots that move.
+    /// Three masters with a replica each. The faults are failovers and moving slots.
     Cluster,
     /// Three members.
     Etcd,
@@ -86,8 +85,8 @@ enum Engine {
 enum Kind {
     /// Faults that keep the server's data.
     Keep,
-    /// A leader that stands still for longer than leases last (etcd only): versions with a known bug
-    /// then lose leases, and each overlap must be traced to that.
+    /// A leader that is paused for longer than the ttl of leases (etcd only). Versions with a known bug then
+    /// lose leases: two owners may hold one key, and the order of fences must hold.
     Stall,
     /// Faults that destroy the server's data.
     Destroy,
@@ -106,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether every promise was kept.
+/// Returns whether every promise was kept.
 fn fight(options: &Run) -> bool {
     if let Some(url) = &options.url {
         return is_kept(&Elsewhere::at(url), &[], &plan(options, Promise::Everything));
@@ -130,11 +129,11 @@ fn on_redis(options: &Run, kind: Kind) -> bool {
     match kind {
         Kind::Keep => {
             let plan = plan(Promise::Everything);
-            is_kept(&RedisArena::persistent(), &RedisArena::KEEP, &plan)
+            is_kept(&RedisTarget::persistent(), &RedisTarget::KEEP, &plan)
         }
         Kind::Stall => has_none(options),
         Kind::Destroy => {
-            is_kept(&RedisArena::forgetful(), &RedisArena::DESTROY, &plan(Promise::Order))
+            is_kept(&RedisTarget::forgetful(), &RedisTarget::DESTROY, &plan(Promise::Order))
         }
     }
 }
@@ -144,7 +143,7 @@ fn on_sentinel(options: &Run, kind: Kind) -> bool {
     match kind {
         Kind::Keep | Kind::Stall => has_none(options),
         Kind::Destroy => {
-            is_kept(&SentinelArena::start(), &SentinelArena::FAULTS, &plan(Promise::Order))
+            is_kept(&SentinelTarget::start(), &SentinelTarget::FAULTS, &plan(Promise::Order))
         }
     }
 }
@@ -154,11 +153,11 @@ fn on_quorum(options: &Run, kind: Kind) -> bool {
     match kind {
         Kind::Keep => {
             let plan = plan(Promise::Everything).at(Pace::quarantined());
-            is_kept(&QuorumArena::persistent(), &QuorumArena::KEEP, &plan)
+            is_kept(&QuorumTarget::persistent(), &QuorumTarget::KEEP, &plan)
         }
         Kind::Stall => has_none(options),
         Kind::Destroy => {
-            is_kept(&QuorumArena::trusted(), &QuorumArena::DESTROY, &plan(Promise::Order))
+            is_kept(&QuorumTarget::trusted(), &QuorumTarget::DESTROY, &plan(Promise::Order))
         }
     }
 }
@@ -167,31 +166,31 @@ fn on_cluster(options: &Run, kind: Kind) -> bool {
     let plan = |promise| plan(options, promise);
     match kind {
         Kind::Keep => {
-            is_kept(&ClusterArena::start(), &ClusterArena::KEEP, &plan(Promise::Everything))
+            is_kept(&ClusterTarget::start(), &ClusterTarget::KEEP, &plan(Promise::Everything))
         }
         Kind::Stall => has_none(options),
         Kind::Destroy => {
-            is_kept(&ClusterArena::start(), &ClusterArena::DESTROY, &plan(Promise::Order))
+            is_kept(&ClusterTarget::start(), &ClusterTarget::DESTROY, &plan(Promise::Order))
         }
     }
 }
 
 fn on_etcd(options: &Run, kind: Kind) -> bool {
-    let arena = EtcdArena::start();
+    let target = EtcdTarget::start();
     let plan = |promise| plan(options, promise).at(Pace::slow());
     match kind {
-        Kind::Keep => is_kept(&arena, &EtcdArena::KEEP, &plan(Promise::Everything)),
+        Kind::Keep => is_kept(&target, &EtcdTarget::KEEP, &plan(Promise::Everything)),
         Kind::Stall => {
-            let kept = is_kept(&arena, &EtcdArena::STALL, &plan(arena.stalled()));
-            let usurped = arena.usurped();
-            println!("{usurped} leases ended by members that did not lead (etcd issue 15247)");
+            let kept = is_kept(&target, &EtcdTarget::STALL, &plan(target.stalled()));
+            let revoked = target.wrongly_revoked();
+            println!("{revoked} leases revoked by members that did not lead (etcd issue 15247)");
             kept
         }
-        Kind::Destroy => is_kept(&arena, &EtcdArena::DESTROY, &plan(Promise::Order)),
+        Kind::Destroy => is_kept(&target, &EtcdTarget::DESTROY, &plan(Promise::Order)),
     }
 }
 
-/// The engine has no faults of a kind, which is no success for who asked for it.
+/// This engine has no faults of this kind. That is a failure if the user asked for the kind.
 fn has_none(options: &Run) -> bool {
     if options.kind.is_some() {
         println!("BROKEN: there are no faults of this kind for this engine");
@@ -207,14 +206,16 @@ fn plan(options: &Run, promise: Promise) -> Plan {
     if options.brisk {
         plan = plan.brisk();
     }
+    if options.mixed {
+        plan = plan.mixed();
+    }
     plan.processes = options.processes.unwrap_or(plan.processes);
     plan.tasks = options.tasks.unwrap_or(plan.tasks);
-    plan.keep = options.keep.clone();
     plan
 }
 
-fn is_kept<A: Arena>(arena: &A, faults: &[Fault<A>], plan: &Plan) -> bool {
-    let outcome: Outcome = campaign::run(arena, faults, plan);
+fn is_kept<A: Target>(target: &A, faults: &[Fault<A>], plan: &Plan) -> bool {
+    let outcome: Outcome = campaign::run(target, faults, plan);
     println!("{outcome}");
     if !outcome.is_kept() {
         println!("BROKEN: {}", outcome.complaint());

@@ -1,22 +1,20 @@
-//! A fork with a live guard: the child has a copy of everything, and a say in nothing.
+//! A fork with a live guard: the child has a copy of everything, and must not free any of the parent's locks.
 //!
-//! The child drops its copy of the guard, tries to release another and to lock, and then lives on
-//! until the parent closes the pipe: so a lock that the kernel ties to an open file must not survive
-//! the parent's release in the child's copy of it.
+//! The child drops its copy of one guard, tries to release another and to lock, and then lives on until the
+//! parent closes the pipe. This tests a lock that the kernel ties to an open file: after the parent's
+//! release, the child's copy of the file must not keep it.
 
-use std::future::{Future, IntoFuture};
 use std::io::{Read, Write};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
-use tenure::{Error, Guard, Locker};
+use tenure::{Guard, Locker};
+use tenure_testkit::wait::outcome;
 
 use crate::Target;
 
-/// What parent and child share.
+/// The state that parent and child share.
 struct Scene {
     locker: Locker,
     dropped: Guard,
@@ -27,7 +25,7 @@ pub(crate) fn run(target: &Target) {
     let runtime = crate::runtime();
     let scene = runtime.block_on(set(target));
     println!("held {}", scene.dropped.fence());
-    // The child says what it did on one pipe, and ends when the other closes.
+    // The child reports its results on one pipe, and ends when the other one closes.
     let (mut from_child, to_parent) = std::io::pipe().expect("a pipe");
     let (from_parent, to_child) = std::io::pipe().expect("a pipe");
     match split() {
@@ -58,10 +56,10 @@ async fn set(target: &Target) -> Scene {
 
 #[allow(unsafe_code, reason = "fork is what this test is about")]
 fn split() -> ForkResult {
-    // SAFETY: the other threads of this process are gone in the child, so it must not wait for a
-    // mutex that one of them held. The engine's thread is idle at this point (both locks are held,
-    // the next renewal is a second away), and the child allocates, which glibc makes safe, writes to
-    // a pipe, and calls the guards' code, whose refusal to take a mutex here is under test.
+    // SAFETY: the other threads of this process do not exist in the child, so it must not wait for a mutex
+    // that one of them held. The engine's thread is idle at this point (both locks are held, the next renewal
+    // is a second away). The child allocates, which glibc makes safe, writes to a pipe, and calls the guards'
+    // code. That this code does not lock a mutex here is under test.
     unsafe { fork() }.expect("fork")
 }
 
@@ -71,24 +69,15 @@ fn child(scene: Scene, mut to_parent: impl Write, mut from_parent: impl Read) ->
     drop(dropped);
     let release = outcome(released.release());
     let lock = outcome(locker.try_lock("anything").into_future());
-    // The locker lives on here, and with it this process's copies of the parent's open files.
+    // The locker is not dropped, so this process keeps its copies of the parent's open files.
     write!(to_parent, "release: {release}; lock: {lock}").expect("the parent listens");
     drop(to_parent);
     let _ = from_parent.read(&mut [0]);
     std::process::exit(0)
 }
 
-/// What one poll comes to: there is no runtime here to wait with.
-fn outcome<T>(future: impl Future<Output = Result<T, Error>>) -> String {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(_)) => "done".into(),
-        Poll::Ready(Err(error)) => error.to_string(),
-        Poll::Pending => "waits".into(),
-    }
-}
-
-/// The parent still holds both, past their ttl, and frees them although the child lives: for one
-/// who waits already, and for one who comes later.
+/// The parent still holds both locks after their ttl, and can release them although the child lives: one to a
+/// rival that waits already, the other to a rival that asks later.
 async fn parent(target: &Target, scene: Scene) {
     let Scene { locker, dropped, released } = scene;
     let rival = tenure::connect(&target.url).await.expect("the engine can be used");

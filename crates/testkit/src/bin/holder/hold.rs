@@ -1,13 +1,13 @@
-//! The loop: lock, note, hold, update the registers, release, note.
+//! The loop of `holder hold`: lock, record, hold, update the registers, release, record.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tenure::{Guard, Locker, Owner};
-use tenure_testkit::dice::Dice;
 use tenure_testkit::history::{Claimant, Noted, Recorder};
 use tenure_testkit::register::FileRegister;
+use tenure_testkit::rng::Rng;
 
 use crate::Target;
 
@@ -15,22 +15,22 @@ use crate::Target;
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Where to append the history; a file of this process's own.
+    /// The file to append the history to; only this process writes it.
     #[arg(long)]
     history: PathBuf,
-    /// The name under which it is noted.
+    /// The owner name in the history.
     #[arg(long)]
     owner: String,
     /// Lock as this owner, which other processes share.
     #[arg(long)]
     share: Option<String>,
-    /// Where the registers are, one file per key.
+    /// The directory of the registers, one file per key.
     #[arg(long)]
     registers: PathBuf,
-    /// End after so many rounds; without it, go on until killed.
+    /// End after this number of rounds; by default run until killed.
     #[arg(long)]
     rounds: Option<u64>,
-    /// End after so much time.
+    /// End after this time.
     #[arg(long = "for", value_parser = crate::duration)]
     time: Option<Duration>,
     /// The ttl of each lock.
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     /// Hold for at most this long.
     #[arg(long, value_parser = crate::duration, default_value = "20ms")]
     hold_most: Duration,
-    /// What chance follows from.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn run(options: Options) {
     let locker = tenure::connect(&options.target.url).await.expect("the engine can be used");
     let recorder = Recorder::append_to(&options.history).expect("the history can be written");
     let claimant = recorder.claimant(format!("{}/0", options.owner));
-    let mut dice = Dice::new(options.seed);
+    let mut rng = Rng::new(options.seed);
     println!("ready {}", std::process::id());
     let (mut round, start) = (0, Instant::now());
     let goes_on = |round| {
@@ -59,15 +59,15 @@ pub(crate) async fn run(options: Options) {
         rounds_left && options.time.is_none_or(|time| start.elapsed() < time)
     };
     while goes_on(round) {
-        one_round(&options, &locker, &claimant, &mut dice).await;
+        one_round(&options, &locker, &claimant, &mut rng).await;
         round += 1;
     }
     locker.shutdown(Duration::from_secs(5)).await;
     println!("done {round}");
 }
 
-async fn one_round(options: &Options, locker: &Locker, claimant: &Claimant, dice: &mut Dice) {
-    let key = dice.pick(&options.target.keys);
+async fn one_round(options: &Options, locker: &Locker, claimant: &Claimant, rng: &mut Rng) {
+    let key = rng.pick(&options.target.keys);
     let register = FileRegister::open(&options.registers.join(file_name(key)));
     let register = register.expect("the register can be opened");
     let noted = claimant.asks(key);
@@ -82,13 +82,13 @@ async fn one_round(options: &Options, locker: &Locker, claimant: &Claimant, dice
     noted.granted(guard.fence(), guard.valid_until());
     println!("held {}", guard.fence());
     let seen = register.read(guard.fence()).expect("the register can be read");
-    hold(&guard, &noted, dice.between(options.hold_least, options.hold_most)).await;
-    // Also after a loss: it is the register that must refuse the stale write.
+    hold(&guard, &noted, rng.between(options.hold_least, options.hold_most)).await;
+    // Write also after a loss: the register must reject the stale write.
     register.write(seen).expect("the register can be written");
     release(guard, &noted).await;
 }
 
-/// Holds on for `time`, or until the lock is lost; notes how far the lease was extended.
+/// Holds for `time`, or until the lock is lost, and records how far the lease is extended.
 async fn hold(guard: &Guard, noted: &Noted, time: Duration) {
     let looks = async {
         loop {
@@ -117,7 +117,7 @@ async fn release(guard: Guard, noted: &Noted) {
     }
 }
 
-/// A file for a key: tests name their keys simply.
+/// The file name for a key; the keys of tests have simple names.
 fn file_name(key: &str) -> String {
     key.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
 }

@@ -1,8 +1,8 @@
-//! `holder`: a program that takes locks, for tests that stop, continue and kill it.
+//! `holder`: a program that acquires locks, for tests that stop, continue and kill it.
 //!
-//! `holder hold` locks, holds and releases in a loop, and writes its history; `holder fork` proves
-//! that a forked child has no say; `holder exit` leaves without releasing. Each prints one line per
-//! state, so that a test can wait for it.
+//! `holder hold` locks, holds and releases in a loop, and writes its history; `holder fork` shows that a
+//! forked child cannot free the parent's locks; `holder exit` exits without releasing; `holder keep` measures
+//! how many leases one process can keep. Each prints one line per state, so that a test can wait for it.
 
 #![allow(
     clippy::expect_used,
@@ -12,12 +12,13 @@
 
 mod fork;
 mod hold;
+mod keep;
 
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-/// A program that takes locks, for tests that stop, continue and kill it.
+/// A program that acquires locks, for tests that stop, continue and kill it.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -26,21 +27,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Lock, hold, release, again and again.
+    /// Lock, hold and release in a loop.
     Hold(hold::Options),
     /// Lock, fork, and show that the child cannot release.
     Fork(Target),
     /// Lock, and exit without releasing.
     Exit(Exit),
+    /// Acquire many locks, keep them, and count the losses.
+    Keep(keep::Options),
 }
 
-/// What to lock where.
+/// The keys to lock, and the engine.
 #[derive(Args, Clone)]
 struct Target {
-    /// The engine: `file:DIR`, `memory:` …
+    /// The URL of the engine: `file:DIR`, `memory:` …
     #[arg(long)]
     url: String,
-    /// What to lock; several to pick from by chance.
+    /// A key to lock; with several keys, each round picks one at random.
     #[arg(long = "key", required = true)]
     keys: Vec<String>,
 }
@@ -59,6 +62,7 @@ fn main() {
         Command::Hold(options) => runtime().block_on(hold::run(options)),
         Command::Fork(target) => fork::run(&target),
         Command::Exit(options) => runtime().block_on(exit(options)),
+        Command::Keep(options) => runtime().block_on(keep::run(options)),
     }
 }
 
@@ -72,7 +76,7 @@ async fn exit(options: Exit) {
     let locker = tenure::connect(&target.url).await.expect("the engine can be used");
     let guard = locker.lock(&target.keys[0]).ttl(ttl).await.expect("the lock is free");
     println!("held {}", guard.fence());
-    // No destructor runs: whatever is freed now is freed by somebody else.
+    // `exit` runs no destructor, so this process releases nothing.
     std::process::exit(0);
 }
 

@@ -1,32 +1,32 @@
-//! Three servers that are one, and a network between them that can be parted.
+//! A cluster of three servers, and a network between them that can be partitioned.
 //!
-//! Each is found by the others at a proxy. Who speaks on a connection says so in each request
-//! (`X-Server-From`), so that one member can be cut off in both directions.
+//! The members reach each other through proxies. The sender of a connection names itself in each request
+//! (`X-Server-From`), so that one member can be isolated in both directions.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::launch::{Running, Setup, TOGETHER};
-use super::{Asker, EtcdServer, Metrics};
-use crate::servers::proxy::{Cut, Deed, Proxy, Rule, Way};
+use super::{EtcdServer, Metrics};
+use crate::servers::proxy::{Action, Cut, Proxy, Rule, Way};
 use crate::wait::eventually_blocking;
 
-/// How many: the fewest that can do without one.
+/// The number of members: the fewest that can work without one.
 pub(super) const SIZE: usize = 3;
 
-/// Three members. Gone when dropped.
+/// Three members. They end when this is dropped.
 #[derive(Debug)]
 pub struct EtcdCluster {
     members: Vec<EtcdServer>,
-    /// The way to each, for the others.
+    /// The proxy in front of each member, for the other members.
     ways: Vec<Proxy>,
-    /// The number that the cluster knows each by.
+    /// The id of each member in the cluster.
     ids: Mutex<Vec<String>>,
-    /// Those that do not serve because of us: killed, paused, or cut off.
+    /// The members that a test has made unavailable: killed, paused, or isolated.
     away: Mutex<[bool; SIZE]>,
 }
 
 impl EtcdCluster {
-    /// Starts three, and waits until each of them serves.
+    /// Starts three members, and waits until each of them serves.
     ///
     /// # Panics
     ///
@@ -35,14 +35,14 @@ impl EtcdCluster {
         Self::start_with(&[])
     }
 
-    /// Starts three with more arguments, as on their command lines.
+    /// Starts three members with additional arguments of their command lines.
     ///
     /// # Panics
     ///
     /// As [`start`](Self::start).
     pub fn start_with(args: &[&str]) -> Self {
         let args = [&TOGETHER, args].concat();
-        // Another process may take a port between our looking and the server's binding.
+        // Another process may take a port between our check and the server's bind.
         for _ in 0..10 {
             if let Some(cluster) = Self::try_start(&args) {
                 return cluster;
@@ -82,31 +82,21 @@ impl EtcdCluster {
         format!("etcd://{}", hosts.join(","))
     }
 
-    /// One of them, to look at or to run `etcdctl` on.
+    /// One member, for inspection or for `etcdctl`.
     pub fn member(&self, index: usize) -> &EtcdServer {
         &self.members[index]
     }
 
-    /// One of them, as [who ended](EtcdServer::who_ended) leases.
+    /// A member that serves, for `etcdctl`.
     ///
     /// # Panics
     ///
-    /// If the cluster calls it by no number.
-    pub fn asker(&self, index: usize) -> Asker {
-        let id = u64::from_str_radix(&self.ids()[index], 16).expect("a number");
-        Asker::try_from(id & u64::from(Asker::MAX)).expect("cut to fit")
-    }
-
-    /// One that serves, to run `etcdctl` on.
-    ///
-    /// # Panics
-    ///
-    /// If none does in time.
+    /// If no member serves in time.
     pub fn any(&self) -> &EtcdServer {
         &self.members[self.leader()]
     }
 
-    /// Who leads; waits until one does that is not away.
+    /// The leader; waits until an available member leads.
     ///
     /// # Panics
     ///
@@ -121,7 +111,7 @@ impl EtcdCluster {
         leader.expect("waited for")
     }
 
-    /// One that does not lead, and is not away.
+    /// An available member that does not lead.
     ///
     /// # Panics
     ///
@@ -132,7 +122,7 @@ impl EtcdCluster {
         others.into_iter().find(|index| !away[*index]).expect("a member that follows")
     }
 
-    /// Waits until every member serves that is not away.
+    /// Waits until every available member serves.
     ///
     /// # Panics
     ///
@@ -145,49 +135,49 @@ impl EtcdCluster {
         });
     }
 
-    /// All that do not fail to serve because of us.
+    /// All members that are not killed, paused or isolated.
     pub fn here(&self) -> Vec<&EtcdServer> {
         let away = *self.away();
         let here = self.members.iter().zip(away).filter(|(_, away)| !away);
         here.map(|(member, _)| member).collect()
     }
 
-    /// What all have counted together, those that are away excepted.
+    /// The metrics of each available member.
     pub fn metrics(&self) -> Vec<Metrics> {
         self.here().into_iter().map(EtcdServer::metrics).collect()
     }
 
-    /// Stops one in its tracks.
+    /// Pauses a member (`SIGSTOP`).
     pub fn pause(&self, index: usize) {
         self.away()[index] = true;
         self.members[index].pause();
     }
 
-    /// Lets it go on.
+    /// Continues a paused member.
     pub fn go_on(&self, index: usize) {
         self.members[index].go_on();
         self.away()[index] = false;
     }
 
-    /// Kills one.
+    /// Kills a member.
     pub fn kill(&self, index: usize) {
         self.away()[index] = true;
         self.members[index].kill();
     }
 
-    /// Starts one again after a [`kill`](Self::kill), with its data, and does not wait for it.
+    /// Starts a member again after a [`kill`](Self::kill), with its data, and does not wait for it.
     pub fn start_again(&self, index: usize) {
         self.members[index].start_again();
         self.away()[index] = false;
     }
 
-    /// Cuts one off from the others, as a network does that drops packets. Clients still reach it.
+    /// Isolates a member from the others, like a network that drops packets. Clients still reach it.
     pub fn isolate(&self, index: usize) {
         let said = format!("X-Server-From: {}\r\n", self.ids()[index]);
         self.away()[index] = true;
         for (other, way) in self.ways.iter().enumerate() {
             for direction in [Way::Requests, Way::Replies] {
-                let rule = Rule::on(direction, Deed::Swallow);
+                let rule = Rule::on(direction, Action::Swallow);
                 way.rule(if other == index { rule } else { rule.of_who_said(&said) });
             }
         }
@@ -199,7 +189,7 @@ impl EtcdCluster {
         self.away()[index] = false;
     }
 
-    /// Ends every isolation. What was under way is cut: half a message must not become a whole one.
+    /// Ends every isolation. Open connections are reset: half a message must not become a whole one.
     fn reconnect(&self) {
         for way in &self.ways {
             way.refuse();
@@ -211,7 +201,7 @@ impl EtcdCluster {
         self.ways.iter().for_each(Proxy::heal);
     }
 
-    /// Makes it whole again, whatever was done to it, and waits until every member serves.
+    /// Ends all faults, and waits until every member serves.
     ///
     /// # Panics
     ///
@@ -228,18 +218,18 @@ impl EtcdCluster {
         self.is_whole();
     }
 
-    /// Has another lead; whether it does.
+    /// Moves the leadership to another member. Returns whether the request succeeded.
     pub fn hand_on(&self) -> bool {
         let (from, to) = (self.leader(), self.follower());
         let id = self.ids()[to].clone();
         self.members[from].try_ctl(&["move-leader", &id]).is_ok()
     }
 
-    /// Takes one out for good, and a new one with nothing of its data in, in the same place.
+    /// Removes a member for good, and adds a new one without data at the same addresses.
     ///
     /// # Panics
     ///
-    /// If the new one does not serve in time.
+    /// If the new member does not serve in time.
     pub fn replace(&self, index: usize) {
         self.kill(index);
         let (old, setup) = (self.ids()[index].clone(), &self.members[index].setup);
@@ -256,8 +246,8 @@ impl EtcdCluster {
         self.learn_ids();
     }
 
-    /// Has an operator do something until the list of members shows it: an answer may be lost in a
-    /// change of leaders, and a second asking then be refused.
+    /// Repeats a command of the operator until the list of members shows its effect: a reply may be lost in a
+    /// change of leaders, and the repeated command is then refused.
     fn insist(&self, words: &[&str], is_done: impl Fn(&str) -> bool) {
         eventually_blocking("the members to change", || {
             let _ = self.any().try_ctl(words);
@@ -267,7 +257,7 @@ impl EtcdCluster {
 
     fn learn_ids(&self) {
         eventually_blocking("every member to be known by name", || {
-            // "8e9e05c52164694d, started, one, …"
+            // Lines such as "8e9e05c52164694d, started, one, …".
             let said = self.any().try_ctl(&["member", "list"]).unwrap_or_default();
             let fields = |line: &str| line.split(", ").map(String::from).collect::<Vec<_>>();
             let lines: Vec<_> = said.lines().map(fields).collect();

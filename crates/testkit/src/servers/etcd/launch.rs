@@ -1,6 +1,5 @@
-//! How a server is started: ports, directory, command line, and until it answers.
+//! The start of a server: ports, directory, command line, and the wait until it serves.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -10,54 +9,56 @@ use tempfile::TempDir;
 use super::metrics::get;
 use crate::process::Program;
 use crate::servers::reaper::Reaper;
+use crate::servers::redis::free_port;
 use crate::wait::eventually_blocking;
 
-/// Times that suit a server alone: nobody can be elected but itself, and that at once.
+/// Short times for a single server, which elects itself at once.
 pub(super) const ALONE: [&str; 2] = ["--heartbeat-interval=20", "--election-timeout=200"];
-/// Times that suit three on a busy machine of two cores: the server's own. With them it grants no
-/// lease below two seconds.
+/// Times for three servers on a busy machine with two cores: etcd's defaults. With them it grants no ttl
+/// below two seconds.
 pub(super) const TOGETHER: [&str; 2] = ["--heartbeat-interval=100", "--election-timeout=1000"];
 
-/// Papers for a server that speaks TLS: paths of PEM files.
+/// The certificates of a server with TLS, as paths of PEM files.
 #[derive(Clone, Debug)]
 pub struct EtcdTls {
-    /// Its certificate, which `etcdctl` shows too.
+    /// The server's certificate, which `etcdctl` presents too.
     pub cert: PathBuf,
-    /// The key of that.
+    /// The private key of that certificate.
     pub key: PathBuf,
-    /// Who signed it, and must have signed those of clients.
+    /// The certificate authority that signed it, and must have signed those of clients.
     pub ca: PathBuf,
-    /// Whether clients need one.
+    /// Whether clients must present a certificate.
     pub clients_too: bool,
 }
 
-/// All that a server is started with.
+/// The settings of a server.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) name: String,
     pub(super) client: u16,
     peer: u16,
     pub(super) metrics: u16,
-    /// Where the others find it, if not at its own port.
+    /// The URL at which the other members reach it: its own port, or that of a proxy.
     peer_url: String,
-    /// Everybody's name and address, and whether that is new; `None` for itself alone.
+    /// The names and addresses of all members, and the state of the cluster (`new` or `existing`); `None` for
+    /// a single server.
     pub(super) cluster: Mutex<Option<(String, &'static str)>>,
     pub(super) tls: Option<EtcdTls>,
     args: Vec<String>,
     dir: TempDir,
 }
 
-/// A server that runs, and what ends it if we do.
+/// A running server, and the reaper that ends it if our process ends.
 #[derive(Debug)]
 pub(super) struct Running {
-    // In this order: nobody else may get its process id before the reaper is called off.
+    // The order matters: the reaper must be stopped before the process id can be used again.
     reaper: Option<Reaper>,
     pub(super) program: Program,
 }
 
 impl Setup {
     pub(super) fn new(name: &str, args: &[&str], tls: Option<EtcdTls>) -> Self {
-        let [client, peer, metrics] = free_ports();
+        let [client, peer, metrics] = [(); 3].map(|()| free_port());
         Setup {
             name: name.into(),
             client,
@@ -67,11 +68,11 @@ impl Setup {
             cluster: Mutex::default(),
             tls,
             args: args.iter().map(|arg| (*arg).into()).collect(),
-            dir: tempfile::tempdir().expect("a temporary directory"),
+            dir: crate::servers::data_dir(),
         }
     }
 
-    /// Has the others come to `port` instead of its own.
+    /// Lets the other members connect to `port` instead of its own.
     pub(super) fn found_at(mut self, port: u16) -> Self {
         self.peer_url = format!("http://127.0.0.1:{port}");
         self
@@ -93,12 +94,12 @@ impl Setup {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// `name=address`, as it stands in a list of members.
+    /// `name=address`, as in a list of members.
     pub(super) fn entry(&self) -> String {
         format!("{}={}", self.name, self.peer_url)
     }
 
-    /// Who it is among whom.
+    /// The arguments that describe the member and its cluster.
     pub(super) fn founding(&self) -> Vec<String> {
         let cluster = self.cluster.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (members, _) = cluster.unwrap_or_else(|| (self.entry(), "new"));
@@ -127,18 +128,18 @@ impl Setup {
         command.arg(format!("--listen-metrics-urls=http://127.0.0.1:{}", self.metrics));
         command.arg("--data-dir").arg(self.data());
         command.args(["--logger=zap", "--log-level=warn", "--log-outputs"]).arg(self.log());
-        // A killed process loses nothing that it has written; only a machine would.
+        // A killed process does not lose what it has written; only a crash of the machine could.
         command.args(["--unsafe-no-fsync", "--strict-reconfig-check=false"]);
         let cluster = self.cluster.lock().unwrap_or_else(PoisonError::into_inner);
         command.args(cluster.iter().map(|(_, state)| format!("--initial-cluster-state={state}")));
         if let Some(tls) = &self.tls {
             command.arg("--cert-file").arg(&tls.cert).arg("--key-file").arg(&tls.key);
             if tls.clients_too {
-                // Named at all, it means that clients must show a certificate.
+                // The argument has no value: if present, clients must present a certificate.
                 command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(&tls.ca);
             }
         }
-        // Some of its parts do not know of the log.
+        // Some parts of etcd write to stderr instead of the log.
         let log = std::fs::File::options().create(true).append(true).open(self.log());
         command.args(&self.args).stderr(log.expect("a file of ours"));
         command
@@ -148,30 +149,32 @@ impl Setup {
         self.dir.path().join("log")
     }
 
-    /// All that it had to say.
+    /// The whole log of the server.
     pub(super) fn words(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// The last that it had to say.
+    /// The last lines of the log.
     pub(super) fn last_words(&self) -> String {
         let log = self.words();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")
     }
 
-    /// Whether it serves: it knows a leader, and reads through it.
+    /// Whether the server serves: it knows a leader, and can read through it.
     pub(super) fn is_healthy(&self) -> bool {
         get(self.metrics, "/health").is_ok_and(|said| said.contains("\"health\":\"true\""))
     }
 
-    /// Waits until it serves; `false` if it has ended.
+    /// Waits until the server serves; `false` if it has ended.
     pub(super) fn is_up(&self, running: &mut Running) -> bool {
         let mut ended = false;
         let what = "etcd to serve";
         eventually_blocking(what, || {
             ended = !running.program.is_running();
-            ended || self.is_healthy()
+            // Check that the port is its own: a server of another test may have taken it first, and would
+            // reply.
+            ended || running.program.listens_on(self.metrics) && self.is_healthy()
         });
         !ended
     }
@@ -184,16 +187,10 @@ impl Running {
     }
 }
 
-/// A program without what our environment says to it (`ETCD_…`, `ETCDCTL_…`).
+/// A program without our environment variables (`ETCD_…`, `ETCDCTL_…`).
 pub(super) fn clean(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.env_clear().env("PATH", path);
     command
-}
-
-/// Three at once, so that none is given twice.
-fn free_ports() -> [u16; 3] {
-    let listeners = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("a bound address").port())
 }

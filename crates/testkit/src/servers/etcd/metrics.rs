@@ -1,22 +1,22 @@
-//! What a server counts itself: `/metrics`, read and added up.
+//! A server's own metrics: `/metrics`, read and summed up.
 //!
-//! In: the port that it serves them on. Out: [`Metrics`] of one moment; the difference of two says
-//! what happened in between. Asking counts as no call of a client.
+//! In: the port of the metrics. Out: [`Metrics`] of one moment; the difference of two shows what happened in
+//! between. Reading them does not count as a call of a client.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A server that is stopped does not answer; a slow one does within this.
+/// The time-out of a read: a slow server replies within this time, and a stopped one does not reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks for `path`, in plain HTTP.
+/// Sends a GET request for `path`, in plain HTTP.
 pub(super) fn get(port: u16, path: &str) -> io::Result<String> {
-    // In this version of HTTP the answer ends with the connection.
+    // In HTTP/1.0 the response ends with the connection.
     ask(port, &format!("GET {path} HTTP/1.0\r\n\r\n"))
 }
 
-/// Asks `path` for the answer to `body`.
+/// Posts `body` to `path`.
 pub(super) fn post(port: u16, path: &str, body: &str) -> io::Result<String> {
     let length = body.len();
     ask(port, &format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"))
@@ -31,7 +31,7 @@ fn ask(port: u16, request: &str) -> io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-/// The counts of one moment.
+/// The metrics of one moment.
 #[derive(Clone, Debug)]
 pub struct Metrics(Vec<(String, f64)>);
 
@@ -49,7 +49,7 @@ impl Metrics {
         Metrics(lines.filter_map(split).collect())
     }
 
-    /// The sum of all series of `name` in whose labels `label` occurs: `""` for all of them.
+    /// The sum of all series of `name` whose labels contain `label`; all of them for `""`.
     pub fn sum(&self, name: &str, label: &str) -> f64 {
         let is_meant = |series: &str| {
             let rest = series.strip_prefix(name).filter(|rest| !rest.starts_with('_'));
@@ -60,32 +60,27 @@ impl Metrics {
         self.0.iter().filter(|(series, _)| is_meant(series)).map(|(_, value)| value).sum()
     }
 
-    /// How many calls of `method` (`Txn`, `LeaseGrant`, …) clients have started.
+    /// The number of calls of `method` (`Txn`, `LeaseGrant`, …) by clients.
     pub fn calls(&self, method: &str) -> u64 {
         self.count("grpc_server_started_total", method)
     }
 
-    /// How many messages clients have sent with `method`: on a stream, more than calls.
+    /// The number of messages from clients for `method`: on a stream there are more messages than calls.
     pub fn messages(&self, method: &str) -> u64 {
         self.count("grpc_server_msg_received_total", method)
     }
 
-    /// How many revisions were made: each write that changed something is one.
+    /// The current revision: each write that changed something increments it.
     pub fn writes(&self) -> u64 {
         whole(self.sum("etcd_debugging_mvcc_current_revision", ""))
     }
 
-    /// How far in the log everything is agreed on, as it knows.
-    pub fn agreed(&self) -> u64 {
-        whole(self.sum("etcd_server_proposals_committed_total", ""))
-    }
-
-    /// How many leases this member has ended because their time was over, as a leader does.
+    /// The number of leases that this member has revoked because they expired, as a leader does.
     pub fn leases_ended(&self) -> u64 {
         whole(self.sum("etcd_debugging_server_lease_expired_total", ""))
     }
 
-    /// How many watches there are.
+    /// The number of watches.
     pub fn watchers(&self) -> u64 {
         whole(self.sum("etcd_debugging_mvcc_watcher_total", ""))
     }
@@ -95,7 +90,7 @@ impl Metrics {
     }
 }
 
-/// Counts are small whole numbers, in a format that knows only fractions.
+/// Counts are small integers, in a format that has only floating-point numbers.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
 fn whole(value: f64) -> u64 {
     value as u64
@@ -113,7 +108,7 @@ etcd_server_is_leader 1
 etcd_server_is_leader_not 5
 ";
 
-    /// Series are told apart by name and label.
+    /// Series are distinguished by name and label.
     #[test]
     fn series_are_told_apart() {
         let metrics = Metrics::parse(TEXT);

@@ -1,56 +1,47 @@
-//! An `etcd` process, alone or one of a cluster, and what its operator can do to it.
+//! An `etcd` process, alone or in a cluster, and the operations on it.
 //!
-//! In: more arguments, papers for TLS. Out: a server that serves when `start` returns and is gone
-//! with its handle, or with the process that has the handle.
+//! In: additional arguments, certificates for TLS. Out: a server that serves when `start` returns, and ends
+//! with its handle or with the process that owns the handle.
 //!
-//! Starting one takes a quarter of a second and 130 MB of disk: [`EtcdServer::shared`] is one for
-//! all tests of a program. A cluster takes a second or two.
+//! A start takes a quarter of a second and 130 MB of disk, so [`EtcdServer::shared`] is one server for all
+//! tests of a program. A cluster takes a second or two.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `launch.rs` | how one is started |
-//! | `ctl.rs` | `etcdctl`: keys, leases, compaction, users, backups |
-//! | `look.rs` | what keys there are, cheaply |
-//! | `past.rs` | what keys there were |
-//! | `log.rs` | who had which lease end |
-//! | `words.rs` | what it complains of |
-//! | `metrics.rs` | what it counts |
-//! | `cluster.rs` | three of them, with a network that can be parted |
+//! | `launch.rs` | the start of a server |
+//! | `etcdctl.rs` | `etcdctl`: keys, leases, compaction, users, backups |
+//! | `keys.rs` | the current keys, read cheaply |
+//! | `metrics.rs` | metrics |
+//! | `cluster.rs` | three servers, with a network that can be partitioned |
 
 mod cluster;
-mod ctl;
+mod etcdctl;
 mod launch;
-mod log;
-mod look;
+mod keys;
 mod metrics;
-mod past;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use cluster::EtcdCluster;
-pub use ctl::Backup;
+pub use etcdctl::Backup;
 pub use launch::EtcdTls;
-pub use log::{Asker, Ending};
-pub use look::Look;
 pub use metrics::Metrics;
-pub use past::{Gone, Past};
 
 use launch::{ALONE, Running, Setup};
 
-/// An etcd server of a test's own. It keeps its data when killed. Gone when dropped.
+/// An etcd server of one test. It keeps its data when killed. It ends when this is dropped.
 #[derive(Debug)]
 pub struct EtcdServer {
     running: Mutex<Running>,
     setup: Setup,
-    /// Who `etcdctl` is: `name:password`.
+    /// The user of `etcdctl`: `name:password`.
     user: Mutex<Option<String>>,
 }
 
 impl EtcdServer {
-    /// Starts one, and waits until it serves.
+    /// Starts a server, and waits until it serves.
     ///
     /// # Panics
     ///
@@ -59,7 +50,7 @@ impl EtcdServer {
         Self::start_with(&[])
     }
 
-    /// Starts one with more arguments, as on its command line: `["--quota-backend-bytes=1000000"]`.
+    /// Starts a server with additional arguments of its command line: `["--quota-backend-bytes=1000000"]`.
     ///
     /// # Panics
     ///
@@ -68,7 +59,7 @@ impl EtcdServer {
         Self::start_as(args, None)
     }
 
-    /// Starts one that speaks TLS.
+    /// Starts a server with TLS.
     ///
     /// # Panics
     ///
@@ -77,8 +68,8 @@ impl EtcdServer {
         Self::start_as(&[], Some(tls))
     }
 
-    /// The one that all tests of this program share: each must keep to keys of its own, and leave
-    /// the server alone.
+    /// The server that all tests of this program share: each test must use its own keys, and must not stop or
+    /// change the server.
     ///
     /// # Panics
     ///
@@ -91,7 +82,7 @@ impl EtcdServer {
     fn start_as(args: &[&str], tls: Option<EtcdTls>) -> Self {
         let args = [&ALONE, args].concat();
         let mut last_words = String::new();
-        // Another process may take a port between our looking and the server's binding.
+        // Another process may take a port between our check and the server's bind.
         for _ in 0..10 {
             let setup = Setup::new("alone", &args, tls.clone());
             let mut running = setup.launch();
@@ -107,7 +98,7 @@ impl EtcdServer {
         EtcdServer { running: Mutex::new(running), setup, user: Mutex::default() }
     }
 
-    /// Where it listens to clients.
+    /// The port for clients.
     pub fn port(&self) -> u16 {
         self.setup.client
     }
@@ -123,62 +114,62 @@ impl EtcdServer {
         format!("{}://127.0.0.1:{}", self.setup.scheme(), self.port())
     }
 
-    /// What it is called in its cluster.
+    /// The name of the member in its cluster.
     pub fn name(&self) -> &str {
         &self.setup.name
     }
 
-    /// A directory for a test's files, gone with the server.
+    /// A directory for a test's files, which is deleted with the server.
     pub fn dir(&self) -> &std::path::Path {
         self.setup.dir()
     }
 
-    /// What it has counted so far.
+    /// The current metrics.
     ///
     /// # Panics
     ///
-    /// If it does not answer.
+    /// If the server does not reply.
     pub fn metrics(&self) -> Metrics {
         Metrics::read(self.setup.metrics).expect("the server tells its metrics")
     }
 
-    /// Whether it serves: it knows a leader, and can read through it.
+    /// Whether the server serves: it knows a leader, and can read through it.
     pub fn is_healthy(&self) -> bool {
         self.setup.is_healthy()
     }
 
-    /// Whether it leads, by its own word; one that is cut off may say so for a while.
+    /// Whether the server considers itself the leader; an isolated leader may do so for a while.
     pub fn is_leader(&self) -> bool {
         let metrics = Metrics::read(self.setup.metrics);
         metrics.is_ok_and(|metrics| metrics.sum("etcd_server_is_leader", "") > 0.0)
     }
 
-    /// Whether its process is there, be it stopped.
+    /// Whether the process exists, running or stopped.
     pub fn is_running(&self) -> bool {
         self.running().program.is_running()
     }
 
-    /// Stops it in its tracks (`SIGSTOP`): connections stay, nothing is answered.
+    /// Pauses the server (`SIGSTOP`): connections stay open, without replies.
     pub fn pause(&self) {
         self.running().program.stop();
     }
 
-    /// Lets it go on (`SIGCONT`).
+    /// Continues the server (`SIGCONT`).
     pub fn go_on(&self) {
         self.running().program.go_on();
     }
 
-    /// Ends it without giving it a say (`SIGKILL`).
+    /// Kills the server (`SIGKILL`).
     pub fn kill(&self) {
         self.running().kill();
     }
 
-    /// Starts it again after a [`kill`](Self::kill), with its data, and does not wait for it.
+    /// Starts the server again after a [`kill`](Self::kill), with its data, and does not wait for it.
     pub fn start_again(&self) {
         *self.running() = self.setup.launch();
     }
 
-    /// Kills it and starts it again with its data; waits until it serves.
+    /// Kills the server and starts it again with its data; waits until it serves.
     ///
     /// # Panics
     ///
@@ -187,8 +178,8 @@ impl EtcdServer {
         self.restart_after(|| ());
     }
 
-    /// Kills it and starts it again with nothing of what it knew; waits until it serves. One of a
-    /// cluster is [replaced](EtcdCluster::replace) instead.
+    /// Kills the server and starts it again without its data; waits until it serves. Use
+    /// [`replace`](EtcdCluster::replace) for a member of a cluster.
     ///
     /// # Panics
     ///

@@ -1,10 +1,9 @@
-//! The servers do what their handles say, seen through `etcdctl`.
+//! The handles of the servers do what they promise, checked with `etcdctl`.
 
-use super::{EtcdCluster, EtcdServer, Gone, Past};
+use super::{EtcdCluster, EtcdServer};
 use crate::wait::eventually_blocking;
 
-/// A server serves when `start` returns, comes back with or without its data, and is gone when
-/// dropped.
+/// A server serves when `start` returns, restarts with or without its data, and ends when dropped.
 #[test]
 fn start_restart_drop() {
     let server = EtcdServer::start();
@@ -19,7 +18,7 @@ fn start_restart_drop() {
     assert!(!dir.exists());
 }
 
-/// Keys, leases and revisions can be looked at and taken away, and what happened is counted.
+/// Keys, leases and revisions can be read and deleted, and the metrics count the calls.
 #[test]
 fn operators_means() {
     let server = EtcdServer::start();
@@ -42,50 +41,7 @@ fn operators_means() {
     server.is_rid_of("");
 }
 
-/// What went is read back: all of a lease at one revision, what was deleted by hand alone; also after what
-/// was read is compacted.
-#[test]
-fn what_went_and_when() {
-    let server = EtcdServer::start();
-    let granted = server.ctl(&["lease", "grant", "60"]);
-    let lease = granted.split(' ').nth(1).expect("`lease 32695… granted with TTL(60s)`");
-    server.ctl(&["put", "a/1", "t1:held:x::1000", "--lease", lease]);
-    server.ctl(&["put", "a/2", "1", "--lease", lease]);
-    server.revoke(lease);
-    let mut past = server.past("a/", 0).expect("it tells");
-    assert!(server.try_compact_to(past.until));
-    server.ctl(&["put", "a/1", "1"]);
-    server.delete("a/1");
-    past.extend(server.past("a/", past.until).expect("it tells"));
-    let lease = i64::from_str_radix(lease, 16).expect("a number");
-    let gone =
-        |revision, key: &str, number, lease| Gone { revision, key: key.into(), number, lease };
-    let expected = [gone(4, "a/1", 1_002, lease), gone(4, "a/2", 3, lease), gone(6, "a/1", 5, 0)];
-    assert_eq!((past.until, past.gone), (6, expected.into()));
-    assert_eq!(server.past("a/", 6), Some(Past { until: 6, gone: vec![] }));
-}
-
-/// Who had a lease end is read from the log: a member that was asked to, or the leader, by itself.
-#[test]
-fn who_ended_a_lease() {
-    let cluster = EtcdCluster::start();
-    let (leader, follower) = (cluster.leader(), cluster.follower());
-    let grant = |ttl: &str| {
-        let granted = cluster.any().ctl(&["lease", "grant", ttl]);
-        let lease = granted.split(' ').nth(1).expect("`lease 32695… granted with TTL(60s)`");
-        (lease.to_owned(), i64::from_str_radix(lease, 16).expect("a number"))
-    };
-    let ((_, short), (name, long)) = (grant("2"), grant("60"));
-    cluster.member(follower).revoke(&name);
-    eventually_blocking("the other to run out", || cluster.any().leases().is_empty());
-    let ended = cluster.any().who_ended();
-    assert_eq!(ended[&short].by, cluster.asker(leader));
-    assert_eq!(ended[&long].by, cluster.asker(follower));
-    let agreed = cluster.member(leader).metrics().agreed();
-    assert!(ended[&long].index < ended[&short].index && ended[&short].index <= agreed);
-}
-
-/// With users, nobody gets in without a password, and each to what is theirs.
+/// With authentication, access needs a password, and each user reaches only the allowed keys.
 #[test]
 fn users() {
     let server = EtcdServer::start();
@@ -99,7 +55,7 @@ fn users() {
     assert!(refused.contains("invalid user ID or password"), "{refused}");
 }
 
-/// What was saved comes back, and what came after it does not: revisions go back too.
+/// A restore brings back the saved data without later writes, and revisions go back too.
 #[test]
 fn backups() {
     let server = EtcdServer::start();
@@ -110,7 +66,7 @@ fn backups() {
     assert_eq!((server.keys(""), server.revision()), (vec!["a".into()], saved_at));
 }
 
-/// A cluster does without any one of its members, and only then.
+/// A cluster works without any one of its members, but not without two.
 #[test]
 fn a_leader_is_killed_and_paused() {
     let cluster = EtcdCluster::start();
@@ -134,8 +90,8 @@ fn a_leader_is_killed_and_paused() {
     eventually_blocking("one alone not to serve", || !cluster.member(second).is_healthy());
 }
 
-/// A leader that is cut off is succeeded, steps down, and follows when it is back; a follower that
-/// is cut off is not missed.
+/// An isolated leader is replaced, steps down, and follows when it rejoins; an isolated follower does not
+/// stop the cluster.
 #[test]
 fn a_member_is_cut_off() {
     let cluster = EtcdCluster::start();
@@ -158,7 +114,7 @@ fn a_member_is_cut_off() {
     assert_eq!(cluster.member(follower).keys(""), ["a", "b"]);
 }
 
-/// A member is replaced by one that starts with nothing and gets everything.
+/// A member is replaced by one that starts empty and receives all data.
 #[test]
 fn a_member_is_replaced() {
     let cluster = EtcdCluster::start();
@@ -174,7 +130,7 @@ fn a_member_is_replaced() {
     eventually_blocking("the new one to be cut off", || !cluster.member(follower).is_healthy());
     cluster.rejoin(follower);
     cluster.is_whole();
-    // Now, since the one that was cut off may have led until then.
+    // Ask for the leader now, because the isolated member may have led until then.
     let leader = cluster.leader();
     assert!(cluster.hand_on());
     eventually_blocking("another to lead", || cluster.leader() != leader);

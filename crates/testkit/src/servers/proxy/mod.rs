@@ -1,13 +1,13 @@
-//! A TCP proxy in front of a server, to be told what to do to the traffic.
+//! A TCP proxy in front of a server, which changes the traffic as a test asks.
 //!
 //! In: the port of a server, and [`Rule`]s from the test. Out: a port to connect to instead.
 //!
-//! Without rules it passes everything on. A rule says what becomes of a message: it is swallowed,
-//! held up, doubled, cut short, preceded by something, rewritten, or the connection ends instead.
-//! A message is one request or reply of the Redis protocol ([`Proxy::to`]), or whatever one `read`
-//! gave ([`Proxy::raw`]), for other protocols.
+//! Without rules it forwards everything. A rule decides what happens to a message: it is swallowed, delayed,
+//! duplicated, truncated, preceded by other bytes, rewritten or replaced, or the connection ends instead. A
+//! message is one request or reply of the Redis protocol ([`Proxy::to`]), or, for other protocols, the result
+//! of one `read` ([`Proxy::raw`]).
 //!
-//! Two threads per connection. All of it ends with the [`Proxy`].
+//! Each connection has two threads. All of them end with the [`Proxy`].
 
 mod pump;
 mod resp;
@@ -25,15 +25,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use self::resp::Framing;
-pub use self::rule::{Cut, Deed, Rule, Way};
+pub use self::rule::{Action, Cut, Rule, Way};
 
-/// How long a peer may refuse to take what is written to it: then the connection ends, so that no
-/// thread of ours hangs on a stopped process.
+/// How long a write to a peer may block. Then the connection ends, so that no thread hangs on a stopped
+/// process.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much of what a client says first is remembered, to tell who it is.
+/// How many of a client's first bytes are stored, to identify the client.
 const REMEMBERED: usize = 8 * 1024;
 
-/// A running proxy. Ends, and with it every connection through it, when dropped.
+/// A running proxy. When it is dropped, it ends together with every connection through it.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -43,7 +43,7 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct Shared {
-    /// Where the server listens.
+    /// The port of the server.
     server: AtomicU16,
     framing: Framing,
     rules: Mutex<Vec<Rule>>,
@@ -54,7 +54,7 @@ struct Shared {
     ending: AtomicBool,
 }
 
-/// The two ends of one connection. Closed when both of its threads have let go of it.
+/// The two ends of one connection. The sockets close when both threads have dropped it.
 #[derive(Debug)]
 struct Connection {
     number: usize,
@@ -65,7 +65,7 @@ struct Connection {
 }
 
 impl Proxy {
-    /// A proxy in front of the server on `port` of this host, which reads the Redis protocol.
+    /// A proxy for the Redis protocol in front of the server on `port` of this host.
     ///
     /// # Panics
     ///
@@ -74,7 +74,7 @@ impl Proxy {
         Self::start(port, Framing::Resp)
     }
 
-    /// The same for any protocol: a message is what one `read` gave.
+    /// A proxy for any protocol: a message is the result of one `read`.
     ///
     /// # Panics
     ///
@@ -101,7 +101,7 @@ impl Proxy {
         Proxy { port, shared, accepting: Some(accepting) }
     }
 
-    /// Where it listens.
+    /// The port of the proxy.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -111,57 +111,59 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Leads connections to come to the server on `port`; those that are open stay where they are.
+    /// Connects new connections to the server on `port`; open connections do not change.
     pub fn lead_to(&self, port: u16) {
         self.shared.server.store(port, Ordering::Relaxed);
     }
 
-    /// Adds a rule. The first that fits a message decides.
+    /// Adds a rule. The first rule that matches a message decides.
     pub fn rule(&self, rule: Rule) {
         self.shared.rules().push(rule);
     }
 
-    /// Lets everything vanish that travels in these ways, as a network does that drops packets:
-    /// nobody is told, not even of a connection's end.
+    /// Drops everything in these directions, like a network that drops packets: not even the end of a
+    /// connection is forwarded.
     pub fn black_hole(&self, ways: &[Way]) {
-        ways.iter().for_each(|way| self.rule(Rule::on(*way, Deed::Swallow)));
+        ways.iter().for_each(|way| self.rule(Rule::on(*way, Action::Swallow)));
     }
 
-    /// Closes connections to come as soon as they are made, until [`heal`](Self::heal).
+    /// Closes new connections at once, until [`heal`](Self::heal).
     pub fn refuse(&self) {
+        // While nobody joins: a connection is either refused or open, so that a `cut` after this ends it.
+        let _open = self.shared.open();
         self.shared.refusing.store(true, Ordering::Relaxed);
     }
 
-    /// Takes all rules back. What was swallowed does not come back.
+    /// Removes all rules. Swallowed messages stay lost.
     pub fn heal(&self) {
         self.shared.rules().clear();
         self.shared.refusing.store(false, Ordering::Relaxed);
     }
 
-    /// Ends every connection; how many there were.
+    /// Ends every connection. Returns how many there were.
     pub fn cut(&self, how: Cut) -> usize {
         let open: Vec<_> = self.shared.open().values().cloned().collect();
         open.iter().for_each(|connection| connection.end(how));
         open.len()
     }
 
-    /// Ends one connection; whether it was open.
+    /// Ends one connection. Returns whether it was open.
     pub fn cut_one(&self, number: usize, how: Cut) -> bool {
         let found = self.shared.open().get(&number).cloned();
         found.inspect(|connection| connection.end(how)).is_some()
     }
 
-    /// The numbers of the connections that are open, in the order in which they were made.
+    /// The numbers of the open connections, in the order in which they were accepted.
     pub fn connections(&self) -> Vec<usize> {
         self.shared.open().keys().copied().collect()
     }
 
-    /// How many connections there ever were. They are numbered from zero.
+    /// The number of connections accepted so far. They are numbered from zero.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// How many messages a rule has done something to.
+    /// The number of messages to which a rule was applied.
     pub fn struck(&self) -> usize {
         self.shared.struck.load(Ordering::Relaxed)
     }
@@ -171,7 +173,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         self.heal();
-        // Wakes the thread that accepts.
+        // This wakes the accepting thread.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -186,16 +188,13 @@ impl Shared {
             if self.ending.load(Ordering::Relaxed) {
                 return;
             }
-            // One that is gone already, or a server that is not there: the client sees its end.
+            // If the client has gone or the server is not reachable, the client sees the connection end.
             let _ = client.and_then(|client| self.join(client));
         }
     }
 
     fn join(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
         let number = self.accepted.fetch_add(1, Ordering::Relaxed);
-        if self.refusing.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let server = TcpStream::connect(("127.0.0.1", self.server.load(Ordering::Relaxed)))?;
         for stream in [&client, &server] {
             stream.set_nodelay(true)?;
@@ -203,7 +202,12 @@ impl Shared {
         }
         let (said, ended) = (Mutex::default(), AtomicBool::new(false));
         let connection = Arc::new(Connection { number, client, server, said, ended });
-        self.open().insert(number, connection.clone());
+        let mut open = self.open();
+        if self.refusing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        open.insert(number, connection.clone());
+        drop(open);
         for way in [Way::Requests, Way::Replies] {
             let (shared, connection) = (self.clone(), connection.clone());
             std::thread::spawn(move || pump::pump(&shared, &connection, way));
@@ -219,11 +223,11 @@ impl Shared {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What becomes of `message`: decided by the first rule that fits.
-    fn decide(&self, connection: &Connection, way: Way, message: &[u8]) -> Deed {
+    /// Decides what happens to `message`: the first matching rule applies.
+    fn decide(&self, connection: &Connection, way: Way, message: &[u8]) -> Action {
         let mut rules = self.rules();
         let Some(index) = rules.iter().position(|rule| rule.fits(connection, way, message)) else {
-            return Deed::Pass;
+            return Action::Pass;
         };
         let deed = rules[index].deed.clone();
         if rules[index].is_spent() {
@@ -233,7 +237,7 @@ impl Shared {
         deed
     }
 
-    /// Whether everything that comes this way vanishes: then so does the end of a connection.
+    /// Whether everything in this direction is dropped: then the end of a connection is not forwarded either.
     fn is_black_hole(&self, connection: &Connection, way: Way) -> bool {
         self.rules().iter().any(|rule| rule.swallows_all(connection, way))
     }
@@ -254,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Remembers what the client says first.
+    /// Stores the first bytes from the client.
     fn hear(&self, message: &[u8]) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let left = REMEMBERED.saturating_sub(said.len()).min(message.len());
@@ -270,14 +274,14 @@ impl Connection {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Ends both sides. Reading ends at once; the sockets close when both threads have seen that.
+    /// Ends both sides. Reading ends at once; the sockets close when both threads have noticed.
     fn end(&self, how: Cut) {
         if self.ended.swap(true, Ordering::Relaxed) {
             return;
         }
         for stream in [&self.client, &self.server] {
             if how == Cut::Reset {
-                // Closing then drops what is unsent, and sends a reset.
+                // With this, a close discards unsent data and sends a reset.
                 let now = Some(Duration::ZERO);
                 let _ = rustix::net::sockopt::set_socket_linger(stream, now);
             }

@@ -1,4 +1,4 @@
-//! Where one message of the Redis protocol ends and the next begins.
+//! Finds the boundaries of messages in the Redis protocol.
 //!
 //! In: the bytes read so far. Out: the length of the first whole message in them.
 
@@ -7,12 +7,12 @@
 pub(super) enum Framing {
     /// Requests and replies of Redis (RESP2 and RESP3).
     Resp,
-    /// Whatever was read at once.
+    /// The result of one read.
     Chunks,
 }
 
 impl Framing {
-    /// Takes the first whole message from `bytes`, if one is there.
+    /// Removes the first whole message from `bytes`, if there is one.
     pub(super) fn take(self, bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
         let length = match self {
             Framing::Resp => message(bytes)?,
@@ -24,13 +24,13 @@ impl Framing {
     }
 }
 
-/// The length of the first message, aggregates with all that is in them.
+/// The length of the first message, including the elements of aggregates.
 fn message(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
     let kind = *bytes.first()?;
     let count = || std::str::from_utf8(&bytes[1..line - 2]).ok()?.parse::<i64>().ok();
     match (kind, count().unwrap_or(-1)) {
-        // A null has a length of -1, and nothing follows.
+        // A null has the length -1 and no content.
         (b'$' | b'=' | b'!', length @ 0..) => {
             let end = line + usize::try_from(length).ok()? + 2;
             (bytes.len() >= end).then_some(end)
@@ -49,7 +49,7 @@ fn several(bytes: &[u8], start: usize, count: i64) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Each kind of message is found whole, and none before its last byte is there.
+    /// Each kind of message is recognised, and not before its last byte has arrived.
     #[test]
     fn messages_are_told_apart() {
         let messages = [
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    /// Without frames, a message is all that is there.
+    /// Without framing, a message is all available bytes.
     #[test]
     fn chunks_are_taken_whole() {
         let mut bytes = b"any".to_vec();

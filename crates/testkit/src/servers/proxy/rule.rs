@@ -1,10 +1,10 @@
-//! What a proxy can be told to do, and to which messages.
+//! The rules of a proxy: what it does, and to which messages.
 
 use std::time::Duration;
 
 use super::Connection;
 
-/// Which way a message travels.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client to the server.
@@ -16,55 +16,55 @@ pub enum Way {
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// In order (`FIN`).
+    /// Orderly (`FIN`).
     Close,
-    /// At once (`RST`).
+    /// Abruptly (`RST`).
     Reset,
 }
 
-/// What becomes of a message.
+/// What happens to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// It is passed on.
+pub enum Action {
+    /// The message is forwarded.
     Pass,
-    /// It vanishes.
+    /// The message is dropped.
     Swallow,
-    /// It is passed on so much later, and what follows it waits behind it.
+    /// The message is forwarded after this delay, and later messages wait behind it.
     Delay(Duration),
-    /// It is passed on twice.
+    /// The message is forwarded twice.
     Twice,
-    /// Half of it is passed on, then the connection is closed.
+    /// Half of the message is forwarded, then the connection is closed.
     Truncate,
     /// The connection ends instead.
     End(Cut),
-    /// These bytes are passed on before it: a reply too many shifts all that follow.
+    /// These bytes are sent before the message: an extra reply shifts all later replies.
     Precede(Vec<u8>),
-    /// These bytes in it are replaced by as many others.
+    /// The first bytes in the message are replaced by the second, which have the same length.
     Rewrite(Vec<u8>, Vec<u8>),
-    /// These bytes are passed on in its place.
+    /// These bytes are sent instead of the message.
     Replace(Vec<u8>),
 }
 
-/// A deed, and the messages that it is done to.
+/// An action, and the messages to which it applies.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(super) way: Way,
-    pub(super) deed: Deed,
+    pub(super) deed: Action,
     connection: Option<usize>,
     said: Option<Vec<u8>>,
     containing: Option<Vec<u8>>,
-    /// How often it still acts; `None` for ever.
+    /// How often the rule still applies; `None` for no limit.
     left: Option<usize>,
 }
 
 impl Rule {
-    /// Does `deed` to every message that travels this way.
+    /// Applies `deed` to every message in this direction.
     ///
     /// # Panics
     ///
-    /// If a rewriting would change a length: the protocol says lengths ahead.
-    pub fn on(way: Way, deed: Deed) -> Self {
-        if let Deed::Rewrite(from, to) = &deed {
+    /// If a rewrite would change a length: the protocol sends lengths first.
+    pub fn on(way: Way, deed: Action) -> Self {
+        if let Action::Rewrite(from, to) = &deed {
             assert_eq!(from.len(), to.len(), "a rewriting keeps the length");
         }
         Rule { way, deed, connection: None, said: None, containing: None, left: None }
@@ -77,21 +77,21 @@ impl Rule {
         self
     }
 
-    /// Only on connections among whose first bytes the client has said `text`.
+    /// Only on connections whose first bytes from the client contain `text`.
     #[must_use]
     pub fn of_who_said(mut self, text: &str) -> Self {
         self.said = Some(text.into());
         self
     }
 
-    /// Only to messages in which `text` occurs.
+    /// Only to messages that contain `text`.
     #[must_use]
     pub fn containing(mut self, text: &str) -> Self {
         self.containing = Some(text.into());
         self
     }
 
-    /// Only so many times. Zero is never.
+    /// Only this many times. Zero means never.
     #[must_use]
     pub fn times(mut self, times: usize) -> Self {
         self.left = Some(times);
@@ -109,10 +109,10 @@ impl Rule {
         is_here && self.containing.as_ref().is_none_or(|text| find(message, text).is_some())
     }
 
-    /// Whether nothing of the connection gets through this way.
+    /// Whether this rule drops everything of the connection in this direction.
     pub(super) fn swallows_all(&self, connection: &Connection, way: Way) -> bool {
         let is_all = self.containing.is_none() && self.left.is_none();
-        is_all && self.deed == Deed::Swallow && self.is_about(connection, way)
+        is_all && self.deed == Action::Swallow && self.is_about(connection, way)
     }
 
     fn is_about(&self, connection: &Connection, way: Way) -> bool {
@@ -121,14 +121,14 @@ impl Rule {
         self.way == way && is_meant && has_said()
     }
 
-    /// Counts one use; whether it was the last.
+    /// Counts one use. Returns whether it was the last.
     pub(super) fn is_spent(&mut self) -> bool {
         self.left = self.left.map(|left| left.saturating_sub(1));
         self.left == Some(0)
     }
 }
 
-/// Where `text` begins in `message`.
+/// The position of `text` in `message`.
 pub(super) fn find(message: &[u8], text: &[u8]) -> Option<usize> {
     message.windows(text.len().max(1)).position(|window| window == text)
 }

@@ -1,14 +1,14 @@
-//! Each deed, seen from a client of a real server.
+//! Each action, as a client of a real server sees it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::{Cut, Deed, Proxy, Rule, Way};
+use super::{Action, Cut, Proxy, Rule, Way};
 use crate::servers::RedisServer;
 use crate::wait::eventually_blocking;
 
-/// A client that does not wait long: silence is what some of these tests are about.
+/// A client with a short time-out, because some tests expect no reply.
 struct Client(TcpStream);
 
 impl Client {
@@ -23,7 +23,7 @@ impl Client {
         self
     }
 
-    /// What comes until nothing more does, or the connection ends.
+    /// Reads until no more data comes, or the connection ends.
     fn hear(&mut self) -> (String, Option<std::io::ErrorKind>) {
         let (mut heard, mut buffer) = (String::new(), [0; 4096]);
         loop {
@@ -35,7 +35,7 @@ impl Client {
         }
     }
 
-    /// The reply to `request` as one text, from a connection that stays open.
+    /// The reply to `request` as one text, on a connection that must stay open.
     fn ask(&mut self, request: &str) -> String {
         let (heard, end) = self.send(request).hear();
         assert_eq!(end, Some(std::io::ErrorKind::WouldBlock), "it stays open");
@@ -53,7 +53,7 @@ fn scene() -> (RedisServer, Proxy, Client) {
     (server, proxy, client)
 }
 
-/// Without rules everything is passed on, also several requests at once.
+/// Without rules everything is forwarded, also several requests at once.
 #[test]
 fn it_passes_on() {
     let (_server, proxy, mut client) = scene();
@@ -61,45 +61,45 @@ fn it_passes_on() {
     assert_eq!((proxy.accepted(), proxy.struck(), proxy.connections()), (1, 0, vec![0]));
 }
 
-/// A swallowed reply was carried out; a swallowed request was not.
+/// If a reply is swallowed, the request was still executed; a swallowed request was not.
 #[test]
 fn swallowing() {
     let (_server, proxy, mut client) = scene();
-    proxy.rule(Rule::on(Way::Replies, Deed::Swallow).once());
+    proxy.rule(Rule::on(Way::Replies, Action::Swallow).once());
     assert_eq!(client.ask(INCR), "");
-    proxy.rule(Rule::on(Way::Requests, Deed::Swallow).once());
+    proxy.rule(Rule::on(Way::Requests, Action::Swallow).once());
     assert_eq!(client.ask(INCR), "");
     assert_eq!(client.ask(INCR), ":2\r\n");
     assert_eq!(proxy.struck(), 2);
 }
 
-/// A doubled request is carried out twice, and a reply too many shifts the others.
+/// A duplicated request is executed twice, and an extra reply shifts the others.
 #[test]
 fn doubling_and_shifting() {
     let (_server, proxy, mut client) = scene();
-    proxy.rule(Rule::on(Way::Requests, Deed::Twice).once());
+    proxy.rule(Rule::on(Way::Requests, Action::Twice).once());
     assert_eq!(client.ask(INCR), ":1\r\n:2\r\n");
-    proxy.rule(Rule::on(Way::Replies, Deed::Precede(b":0\r\n".into())).once());
+    proxy.rule(Rule::on(Way::Replies, Action::Precede(b":0\r\n".into())).once());
     assert_eq!(client.ask(&INCR.repeat(2)), ":0\r\n:3\r\n:4\r\n");
 }
 
-/// A truncated reply ends with its connection, and only with that one.
+/// A truncated reply ends its connection, and only that one.
 #[test]
 fn truncating() {
     let (_server, proxy, mut client) = scene();
     let mut other = Client::of(&proxy);
     assert_eq!(other.ask(PING), "+PONG\r\n");
-    proxy.rule(Rule::on(Way::Replies, Deed::Truncate).of(0));
+    proxy.rule(Rule::on(Way::Replies, Action::Truncate).of(0));
     assert_eq!(client.send(PING).hear(), ("+PO".into(), None));
     assert_eq!(other.ask(PING), "+PONG\r\n");
     eventually_blocking("one to be left", || proxy.connections() == [1]);
 }
 
-/// A message is told by what is in it, and rewritten in its length.
+/// A message is selected by its content, and rewritten without changing its length.
 #[test]
 fn rewriting() {
     let (_server, proxy, mut client) = scene();
-    let rule = Rule::on(Way::Replies, Deed::Rewrite(b"PONG".into(), b"GONE".into()));
+    let rule = Rule::on(Way::Replies, Action::Rewrite(b"PONG".into(), b"GONE".into()));
     proxy.rule(rule.containing("PONG"));
     assert_eq!(client.ask(PING), "+GONE\r\n");
     assert_eq!(client.ask(INCR), ":1\r\n");
@@ -107,17 +107,17 @@ fn rewriting() {
     assert_eq!(client.ask(PING), "+PONG\r\n");
 }
 
-/// A delay is at least that long, and keeps the order.
+/// A delay has at least the given length, and keeps the order.
 #[test]
 fn delaying() {
     let (_server, proxy, mut client) = scene();
     let (delay, start) = (Duration::from_millis(60), Instant::now());
-    proxy.rule(Rule::on(Way::Requests, Deed::Delay(delay)));
+    proxy.rule(Rule::on(Way::Requests, Action::Delay(delay)));
     assert_eq!(client.ask(&INCR.repeat(2)), ":1\r\n:2\r\n");
     assert!(start.elapsed() >= delay);
 }
 
-/// In a black hole nobody hears anything, not even that the other side has gone.
+/// In a black hole neither side receives anything, not even the end of the connection.
 #[test]
 fn a_black_hole_hides_the_end() {
     let (server, proxy, mut client) = scene();
@@ -132,7 +132,7 @@ fn a_black_hole_hides_the_end() {
     eventually_blocking("the server to hear of the ends", || clients() == 0);
 }
 
-/// Connections end in order or by a reset, one or all, and new ones can be refused.
+/// Connections end orderly or by a reset, one or all, and new ones can be refused.
 #[test]
 fn cutting_and_refusing() {
     let (_server, proxy, mut client) = scene();
@@ -149,7 +149,26 @@ fn cutting_and_refusing() {
     assert_eq!(Client::of(&proxy).ask(PING), "+PONG\r\n");
 }
 
-/// It can lead elsewhere, and ends with its handle.
+/// After `refuse` and `cut` every connection ends, also one that was being accepted meanwhile.
+#[test]
+fn refusing_while_clients_connect() {
+    let server = RedisServer::start();
+    for _ in 0..50 {
+        let proxy = Proxy::to(server.port());
+        let clients = std::thread::scope(|scope| {
+            let clients = [(); 4].map(|()| scope.spawn(|| Client::of(&proxy)));
+            eventually_blocking("the first client", || proxy.accepted() > 0);
+            proxy.refuse();
+            proxy.cut(Cut::Reset);
+            clients.map(|client| client.join().unwrap())
+        });
+        for mut client in clients {
+            assert_ne!(client.hear().1, Some(std::io::ErrorKind::WouldBlock), "it is still open");
+        }
+    }
+}
+
+/// The proxy can switch to another server, and ends with its handle.
 #[test]
 fn leading_elsewhere_and_ending() {
     let (_server, proxy, mut client) = scene();
@@ -161,16 +180,19 @@ fn leading_elsewhere_and_ending() {
     let port = proxy.port();
     drop(proxy);
     assert_eq!(client.hear(), (String::new(), None));
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    // Another test may use the port by now. It must not lead to our server.
+    let stranger = TcpStream::connect(("127.0.0.1", port));
+    let clients = second.client().text(&["CLIENT", "LIST"]).unwrap();
+    assert!(stranger.is_err() || clients.lines().count() == 1, "{clients}");
 }
 
-/// Any protocol can be cut and swallowed.
+/// Any protocol can be forwarded and swallowed.
 #[test]
 fn raw_bytes() {
     let server = RedisServer::start();
     let proxy = Proxy::raw(server.port());
     let mut client = Client::of(&proxy);
     assert_eq!(client.ask("PING\r\n"), "+PONG\r\n");
-    proxy.rule(Rule::on(Way::Replies, Deed::Swallow).once());
+    proxy.rule(Rule::on(Way::Replies, Action::Swallow).once());
     assert_eq!(client.ask("PING\r\n"), "");
 }

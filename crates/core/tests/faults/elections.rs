@@ -1,0 +1,74 @@
+//! Elections on an engine that lacks something, or shows the past.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use tenure_core::backend::{
+    Backend, BoxFuture, Capabilities, Fault, Holding, LockInfo, Operator, Query,
+};
+use tenure_core::{Fence, Holder, Key, Memory};
+use tenure_testkit::intercept::Interceptor;
+use tenure_testkit::wait::within;
+
+use crate::support::{meddled, still};
+
+/// An engine that cannot change a label.
+struct Rigid;
+
+impl Interceptor for Rigid {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut can = inner.capabilities();
+        can.relabels = false;
+        can
+    }
+}
+
+/// B5: an engine that cannot change a label refuses a new value by name, and the first one stands.
+#[tokio::test]
+async fn b5_an_engine_refuses_a_new_value() {
+    let (_clock, memory) = still();
+    let election = meddled(&memory, &Arc::new(Rigid)).election("k");
+    let leader = election.campaign("one").await.unwrap();
+    let error = leader.proclaim("two").await.unwrap_err();
+    assert!(error.is_unsupported());
+    assert_eq!(
+        error.to_string(),
+        "lock `k`: not supported by this engine: `memory:` cannot change the value that a leader has proclaimed"
+    );
+    assert!(leader.is_held());
+    leader.renew().await.unwrap();
+    assert_eq!(election.leader().await.unwrap().unwrap().value, "one");
+}
+
+/// An engine that shows these terms, one after the other; zero for nobody. The last one stays.
+struct Shows(Mutex<VecDeque<u64>>);
+
+impl Interceptor for Shows {
+    fn inspect<'a>(
+        &'a self,
+        _inner: &'a dyn Operator,
+        _query: &'a Query,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        let mut terms = self.0.lock().unwrap();
+        let now = if terms.len() > 1 { terms.pop_front() } else { terms.front().copied() };
+        let holding = Holding::new(Holder::unknown(), now.map(Fence::from_server), None);
+        let info = LockInfo::new(Key::new("k").unwrap(), vec![holding], None);
+        Box::pin(async move { Ok(if now == Some(0) { vec![] } else { vec![info] }) })
+    }
+}
+
+/// t111: a leader with an older term than the last one, as a failover may show it, is nobody to an observer. A newer
+/// one is seen, and so is the last one if it comes back.
+#[tokio::test]
+async fn t111_an_older_term_is_nobody() {
+    let memory = Memory::space("older-terms");
+    let shows = Shows(Mutex::new([8, 8, 7, 6, 8, 0, 8, 9].into()));
+    let election = meddled(&memory, &Arc::new(shows)).election("k");
+    let mut observer = election.observe().await.unwrap();
+    let mut seen = Vec::new();
+    while seen.last() != Some(&Some(9)) {
+        let now = within("a change", observer.next()).await.unwrap();
+        seen.push(now.map(|now| now.term.unwrap().server()));
+    }
+    assert_eq!(seen, [Some(8), None, Some(8), None, Some(8), Some(9)]);
+}

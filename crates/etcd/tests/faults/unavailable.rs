@@ -1,0 +1,18 @@
+//! A server that is unavailable while tasks of a process ask.
+
+use std::time::Duration;
+
+use tenure_core::Locker;
+use tenure_etcd::Etcd;
+use tenure_testkit::servers::EtcdServer;
+use tenure_testkit::unavailable::{TIMEOUT, bounds_are_kept};
+
+/// G6: the server is killed and restarted. The session of the waiters ends meanwhile, and their claims with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_are_kept_on_etcd() {
+    let server = EtcdServer::start();
+    let etcd = Etcd::builder(&server.url()).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
+    let locker = Locker::builder(etcd.connect().await.unwrap()).ttl(Duration::from_secs(3));
+    let locker = locker.build().unwrap();
+    bounds_are_kept(&locker, || server.kill(), || server.start_again()).await;
+}
