@@ -133,7 +133,7 @@ impl Files {
     }
 
     fn locked(&self, file: File, kind: LockKind) -> Locked {
-        Locked { file, files: self.clone(), kind, reader: None }
+        Locked { file, files: self.clone(), kind, reader: None, described: false }
     }
 
     fn open(&self) -> Result<File, Fault> {
@@ -159,6 +159,8 @@ pub(super) struct Locked {
     kind: LockKind,
     /// Describes the reader, once its grant is complete.
     reader: Option<ReaderFile>,
+    /// Whether the record is that of this holder.
+    described: bool,
 }
 
 impl Locked {
@@ -178,7 +180,9 @@ impl Locked {
     /// Writes the record of the holder or reader. A reader also removes the record of a holder that died.
     pub(super) fn describe(&mut self, record: &Record) -> Result<(), Fault> {
         if self.kind == LockKind::Exclusive {
-            return record.write(&self.files);
+            record.write(&self.files)?;
+            self.described = true;
+            return Ok(());
         }
         self.reader = Some(ReaderFile::publish(&self.files, record)?);
         if !self.is_closed() {
@@ -206,8 +210,8 @@ impl Locked {
             self.unlock();
             return false;
         }
-        // Another reader may have left the lock closed.
-        if self.kind == LockKind::Shared && self.is_closed() {
+        // Another reader, or the holder before a claim that gave up, may have left the lock closed.
+        if !self.described && self.is_closed() {
             self.unlock();
             return false;
         }

@@ -181,9 +181,10 @@ fn unsupported(whom: &str) -> Fault {
     Fault::new(FaultKind::Unsupported, format!("a file lock ends with its process: {whom}"))
 }
 
-/// Removes the leftovers of a dead process, including an unfinished draft.
+/// Removes the leftovers of a dead process, or what kept a lock closed.
 fn clear(locked: Locked) {
     let _ = std::fs::remove_file(&locked.files.draft);
+    let _ = std::fs::remove_file(&locked.files.record);
     locked.give_back();
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::files::LockKind;
 use super::*;
 use crate::backend::Notice;
 use crate::claim::ClaimOptions;
@@ -349,6 +350,25 @@ async fn a28_closed_ends_for_waiters() {
     assert_eq!(force(wrong).await.unwrap(), Release::NotHeld);
     assert_eq!(force(waiting.token()).await.unwrap(), Release::Freed);
     assert_eq!(dir.names(), ["fence"]);
+}
+
+/// A claim that gave up while it waited does not open a closed lock when the kernel serves it after all.
+#[tokio::test]
+async fn a28_a_wait_that_was_given_up_opens_nothing() {
+    let dir = Dir::new();
+    let (locks, other) = (dir.open(), dir.open());
+    let (lease, waiting) = (hold(&locks, "a").await, claim("a"));
+    let task = wait(&other, &waiting);
+    until_contended(&locks, &lease).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    other.abandon(&waiting).await.unwrap();
+    locks.release(&lease, AfterRelease::Cooldown(Duration::from_secs(3600))).await.unwrap();
+    until("the wait in the kernel to end", async || other.shared.state().queues.is_empty()).await;
+    // The thread releases outside the mutex.
+    let files = other.shared.files(waiting.key());
+    until("the release", async || files.try_lock(LockKind::Exclusive).unwrap().is_some()).await;
+    assert!(hold_fails(&locks, "a").await.cooling_down);
 }
 
 /// A closed time that was written before a reboot is over.

@@ -51,16 +51,11 @@ impl Mark {
     }
 }
 
-/// Whether any mark is set. Only the holder of the lock may call this: two simultaneous callers would each
-/// take the other for a waiter.
+/// Whether any mark is set. Two simultaneous callers take each other for a waiter, but they meet for
+/// microseconds only.
 pub(super) fn others_wait(path: &Path) -> bool {
-    read_only(path).is_ok_and(|file| file.try_lock().is_err())
-}
-
-/// The same for any number of simultaneous callers: they meet for microseconds only.
-pub(super) fn is_marked(path: &Path) -> bool {
     (0..TRIES).all(|_| {
-        let marked = others_wait(path);
+        let marked = read_only(path).is_ok_and(|file| file.try_lock().is_err());
         std::thread::yield_now();
         marked
     })

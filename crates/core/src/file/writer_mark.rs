@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::files::{is_current, read_only, touch};
-use super::waiter_mark::{Mark, is_marked};
+use super::waiter_mark::{Mark, others_wait};
 
 /// How often a waiting writer updates its mark.
 pub(super) const REFRESH: Duration = Duration::from_millis(250);
@@ -71,7 +71,7 @@ impl<'a> WritersAhead<'a> {
         is_current(&self.file, self.path).unwrap_or(false)
             && !served()
             && self.is_fresh()
-            && is_marked(self.path)
+            && others_wait(self.path)
     }
 
     fn is_fresh(&self) -> bool {
