@@ -4,10 +4,9 @@
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::MutexGuard;
 use tokio::task::JoinSet;
 
@@ -141,17 +140,12 @@ impl Nodes {
     /// Makes sure that a task queries nodes regularly: the one that runs already, or a new one on this
     /// runtime.
     pub(super) fn keep_watch(&self) {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.as_ref().is_none_or(|task| task.is_finished()) {
-            let spawn = |here: Handle| here.spawn(watch_over(self.me())).abort_handle();
-            *watch = Handle::try_current().ok().map(spawn);
-        }
+        self.watch.keep(|| Some(watch_over(self.me())));
     }
 
     /// Restarts this task on the current runtime, wherever it ran before.
     pub(super) fn start_watcher_on_current(&self) {
-        self.end_watch();
-        self.keep_watch();
+        self.watch.move_here(|| Some(watch_over(self.me())));
     }
 }
 

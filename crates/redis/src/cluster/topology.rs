@@ -10,19 +10,20 @@ use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use tenure_core::backend::{BoxFuture, Notice, Notifier};
 use tenure_core::time::Clock;
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
 
 use super::cluster_nodes::View;
 use super::slot_map::Map;
 use crate::client::{Client, ClientOptions};
 use crate::error::{Cause, EngineError, Redirect};
 use crate::inbox;
-use crate::link::{Connector, Found, RedirectTarget, Route, Server, ServerMode, Target};
+use crate::link::{
+    BackgroundTask, Connector, Found, RedirectTarget, Route, Server, ServerMode, Target,
+};
 use crate::single::{Locks, Redis};
 use crate::url::Address;
 use crate::wire::keys::Keys;
@@ -56,7 +57,7 @@ pub(crate) struct Nodes {
     pub(super) asked: AtomicU64,
     pub(super) notifier: Notifier,
     /// The task that queries nodes regularly.
-    pub(super) watch: Mutex<Option<AbortHandle>>,
+    pub(super) watch: BackgroundTask,
 }
 
 struct Topology {
@@ -92,12 +93,6 @@ struct NodeRoute {
 impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nodes").field("seeds", &self.seeds).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        self.end_watch();
     }
 }
 
@@ -364,8 +359,7 @@ impl Nodes {
     }
 
     pub(super) fn end_watch(&self) {
-        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner).take();
-        watch.inspect(AbortHandle::abort);
+        self.watch.end();
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Topology> {

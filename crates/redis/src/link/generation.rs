@@ -15,12 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::backend::{Notice, Notices, Notifier};
+use tenure_core::backend::{BoxFuture, Notice, Notices, Notifier};
 use tenure_core::time::{Clock, Time};
-use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 
-use super::{Connection, Target};
+use super::{BackgroundTask, Connection, Target};
 use crate::error::{Cause, EngineError};
 
 /// The shortest time between two moves. No server restarts twice within it. Two servers that answer
@@ -39,13 +37,7 @@ pub(crate) struct Server {
     run_epoch: AtomicU64,
     known: Mutex<Option<KnownServer>>,
     /// The task of the route that looks for another master.
-    watch: Mutex<Option<AbortHandle>>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.end_watch();
-    }
+    watch: BackgroundTask,
 }
 
 /// The server of this epoch, and when it replaced another.
@@ -82,27 +74,21 @@ impl Server {
     /// Makes sure that the watcher of the route runs, if it has one: on this runtime, or on the one where it
     /// already runs.
     pub(crate) fn keep_watch(&self) {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.as_ref().is_none_or(|task| task.is_finished()) {
-            *watch = self.spawn_watch();
-        }
+        self.watch.keep(|| self.watcher());
     }
 
     /// Moves that task to this runtime, wherever it ran before.
     pub(crate) fn start_watcher_on_current(&self) {
-        self.end_watch();
-        self.keep_watch();
+        self.watch.move_here(|| self.watcher());
     }
 
     /// Ends that task.
     pub(crate) fn end_watch(&self) {
-        let watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner).take();
-        watch.inspect(AbortHandle::abort);
+        self.watch.end();
     }
 
-    fn spawn_watch(&self) -> Option<AbortHandle> {
-        let watcher = self.target.route().watcher(self.notifier.clone())?;
-        Some(Handle::try_current().ok()?.spawn(watcher).abort_handle())
+    fn watcher(&self) -> Option<BoxFuture<'static, ()>> {
+        self.target.route().watcher(self.notifier.clone())
     }
 
     /// Waits until the route has ended this epoch.

@@ -13,7 +13,7 @@
 //!
 //! In reading order: `pool` chooses a link, `generation` knows the server of all links, `route` finds its
 //! address, `connection` makes a connection from what `connector` reached through the stream that `stream`
-//! opened, `batch` sends concurrent requests together.
+//! opened, `batch` sends concurrent requests together. `background` keeps the task that follows a failover.
 //!
 //! Not here: the messages on the connection of the inbox, see `inbox.rs`.
 
@@ -23,6 +23,7 @@ mod route;
 mod connection;
 mod connector;
 mod stream;
+mod background;
 mod batch;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use tenure_net::Reconnect;
 use tokio::runtime::Handle;
 
 use crate::error::{Cause, EngineError, Redirect};
+pub(crate) use background::BackgroundTask;
 pub(crate) use batch::SendMode;
 pub(crate) use connection::{Connection, Pushes, ServerInfo, Target, VERSION_MIN};
 pub(crate) use connector::Connector;

@@ -140,7 +140,7 @@ async fn t38_a_master_that_stands_still() {
     next.release().await.unwrap();
 }
 
-/// An application that blocks its runtime loses no lock in a failover: the locker's own thread notices the
+/// t122: an application that blocks its runtime loses no lock in a failover: the locker's own thread notices the
 /// failover and renews at the new master.
 #[tokio::test]
 async fn a_blocked_application_follows() {
