@@ -297,7 +297,11 @@ fn settle(
     }
     let fence = lease.fence();
     let hold = lead.settle(ask, lease, fence, now)?;
-    engine.reschedule(&hold.lease);
+    // A connection was lost before the lease was in the schedule: it is confirmed at once.
+    match hold.lease.is_doubted() {
+        true => engine.schedule.set(&hold.lease, now),
+        false => engine.reschedule(&hold.lease),
+    }
     // The loss notice may have arrived before the grant. That is rare, so the gate is checked only in this
     // case.
     if hold.lease.claim().loss().is_some() {

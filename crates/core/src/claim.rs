@@ -55,6 +55,8 @@ pub struct Claim {
     /// When it became known that another process waits; zero if none is known. It is stored on the claim, as
     /// is `lost`, because both notices may arrive before the grant.
     contended: AtomicU64,
+    /// When that was last reported.
+    contended_last: AtomicU64,
     /// Notified when another process is known to wait.
     contention: Notify,
     lost: OnceLock<Loss>,
@@ -170,7 +172,8 @@ impl Claim {
 
     /// As [`new`](Self::new), for a caller that has read the process id already: reading it is a system call.
     pub(crate) fn made_by(process: u32, key: Key, token: Token, options: ClaimOptions) -> Self {
-        let (seen, changed, contended, contention, lost, sent, new_label) = Default::default();
+        let (seen, changed, contended, contended_last, contention) = Default::default();
+        let (lost, sent, new_label) = Default::default();
         Claim {
             key,
             token,
@@ -179,6 +182,7 @@ impl Claim {
             seen,
             changed,
             contended,
+            contended_last,
             contention,
             lost,
             sent,
@@ -366,14 +370,18 @@ impl Claim {
     /// the claim at hand may call this; otherwise it sends [`Notice::Contended`](crate::backend::Notice).
     pub fn set_contended(&self, now: Time) {
         let now = now.as_nanos().max(1);
+        self.contended_last.fetch_max(now, Ordering::AcqRel);
         if self.contended.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.contention.notify_waiters();
         }
     }
 
-    /// A renewal has reported that no other process waits any more.
-    pub(crate) fn clear_contended(&self) {
-        self.contended.store(0, Ordering::Release);
+    /// A renewal that was sent at `sent` has reported that no other process waits any more. It knows nothing of a
+    /// process that was reported since then.
+    pub(crate) fn clear_contended(&self, sent: Time) {
+        if self.contended_last.load(Ordering::Acquire) < sent.as_nanos() {
+            self.contended.store(0, Ordering::Release);
+        }
     }
 
     /// Waits until another process is known to wait.

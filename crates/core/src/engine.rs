@@ -368,10 +368,12 @@ impl Engine {
                 match (contended, lease.claim().mode()) {
                     (true, _) => lease.claim().set_contended(self.clock.now()),
                     // New readers of this process may share the lease again.
-                    (false, Mode::Read) => lease.claim().clear_contended(),
+                    (false, Mode::Read) => lease.claim().clear_contended(sent),
                     (false, _) => {}
                 }
                 match lease.extend(validity) {
+                    // The reply is from before a reconnect.
+                    true if lease.is_doubted() => self.schedule.set(lease, lease.next_retry()),
                     true => self.reschedule(lease),
                     false => self.handle_loss(lease),
                 }

@@ -300,8 +300,9 @@ pub(crate) fn apply_notice(engine: &Arc<Engine>, notice: Notice) {
             }
         }
         Notice::Reconnected => {
+            // A lease that was granted just now is not in the schedule yet.
+            engine.gates.leases(engine.clock.now()).iter().for_each(|(lease, _)| lease.doubt());
             let all = engine.schedule.take_all();
-            all.iter().for_each(|lease| lease.doubt());
             let (renewed, others): (Vec<_>, _) =
                 all.into_iter().partition(|lease| lease.next_renewal() != Time::NEVER);
             renewed.iter().for_each(|lease| begin(engine, lease));

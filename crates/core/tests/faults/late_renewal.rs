@@ -12,6 +12,7 @@ use tenure_core::{Lease, Locker, Memory, Renew};
 use tenure_testkit::conformance::start;
 use tenure_testkit::intercept::Interceptor;
 use tenure_testkit::wait::{eventually, eventually_blocking, within};
+use tokio::sync::Notify;
 
 use crate::support::{Renewals, becomes_free, meddled, still};
 
@@ -228,4 +229,53 @@ async fn after_a_reconnect_a_lease_is_confirmed_before_it_is_handed_over() {
     between.release().await.unwrap();
     let next = within("the next task's turn", waiter).await.unwrap().unwrap();
     assert!(next.fence() > fence);
+}
+
+/// Reports a waiter of another process between the server's answer to a renewal and its arrival.
+#[derive(Default)]
+struct Overtaken {
+    notifier: Notifier,
+    arrives: Notify,
+}
+
+impl Interceptor for Overtaken {
+    fn renew<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let received = Mutex::new(Vec::new());
+            inner.renew(leases, &|at, answer| received.lock().unwrap().push((at, answer))).await;
+            let claim = leases[0].claim();
+            let (key, token) = (claim.key().clone(), claim.token());
+            self.notifier.send(Notice::Contended { key, token });
+            self.arrives.notified().await;
+            received.into_inner().unwrap().into_iter().for_each(|(at, answer)| answers(at, answer));
+        })
+    }
+
+    fn subscribe(&self, _: &dyn Backend, _: Duration) -> Notices {
+        self.notifier.notices()
+    }
+}
+
+/// t99: a renewal says that nobody waits, but a writer of another process has come since. The next reader does
+/// not share the lease: otherwise readers would pass the writer until the next renewal.
+#[tokio::test]
+async fn t99_a_waiter_that_comes_after_a_renewal_is_not_forgotten() {
+    let ((clock, memory), overtaken) = (still(), Arc::new(Overtaken::default()));
+    let locker = meddled(&memory, &overtaken);
+    let reader = locker.read("k").await.unwrap();
+    let until = reader.valid_until();
+    clock.advance(Duration::from_secs(1));
+    overtaken.notifier.send(Notice::Reconnected);
+    within("the writer's arrival", reader.contended()).await;
+    overtaken.arrives.notify_one();
+    eventually("the renewal", || async { reader.valid_until() > until }).await;
+    let next = locker.read("k").await.unwrap();
+    assert_eq!(locker.inspect("k").await.unwrap().unwrap().holders.len(), 2);
+    next.release().await.unwrap();
+    reader.release().await.unwrap();
 }

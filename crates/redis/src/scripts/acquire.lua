@@ -120,7 +120,8 @@ local function wait()
   return token .. ' queued ' .. left .. ' ' .. before + 1 .. ' ' .. stamp .. ' ' .. value
 end
 
-if value and holder ~= who then return wait() end
+-- A build without readers and permits took a mode for a shared owner: its value is never ours to join.
+if value and (joins or holder ~= who) then return wait() end
 local waits = function() return queue and redis.call('EXISTS', queue) == 1 and '*' or '-' end
 if joins and held == string.sub(who, 1, 1) then
   local members = members_of(token, entry, true)

@@ -64,7 +64,8 @@ end
 if holder and string.sub(holder, 1, 1) == '=' and who == token then who = holder end
 -- The claim may have held others back in the queue of a lock that is free by now. A key of another type is not ours.
 if not value and not wrong_type then pcall(serve) end
-if holder ~= who then return done('not_held') end
+-- A claim that shares the lock holds no value: see acquire.lua.
+if holder ~= who or string.find(who, '^[~#]') then return done('not_held') end
 if who ~= token then
   if not holders then return redis.error_reply('TRYAGAIN a shared owner has several keys') end
   -- Our own claim may have ended while others of our owner go on.

@@ -30,6 +30,7 @@ mod clock;
 mod many;
 mod storm;
 mod together;
+mod starvation;
 mod permits;
 mod elections;
 mod watch;

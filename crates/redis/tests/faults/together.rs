@@ -1,17 +1,16 @@
 //! Readers and permits: claims that hold a lock together.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure_core::backend::{Backend as _, Loss, Release};
+use tenure_core::backend::{AfterRelease, Backend as _, Grant, Loss, Release, Validity};
 use tenure_core::{
     Claim, ClaimOptions, Fence, Held, HeldMode, Key, LockRequest, Locker, Mode, Renew, Token,
     admits,
 };
 use tenure_testkit::rng::Rng;
 use tenure_testkit::servers::{RedisServer, Reply};
-use tenure_testkit::wait::{eventually, in_time, within};
+use tenure_testkit::wait::{eventually, within};
 
 use crate::support::{entries, get, granted, kind, locker, pttl, redis, requests, size};
 
@@ -58,7 +57,7 @@ async fn t76_a_release_sent_three_times() {
         leases.push(Arc::new(tenure_core::Lease::new(claim.clone(), grant, store.clock())));
     }
     assert_eq!(members(&server), 3);
-    let release = || store.release(&leases[0], tenure_core::backend::AfterRelease::Free);
+    let release = || store.release(&leases[0], AfterRelease::Free);
     assert_eq!(release().await.unwrap(), Release::Freed);
     assert_eq!(release().await.unwrap(), Release::NotHeld);
     assert_eq!(release().await.unwrap(), Release::NotHeld);
@@ -210,6 +209,29 @@ async fn t82_plain_clients_beside_readers() {
     assert!(a.semaphore("k", 4).try_acquire().await.unwrap().is_none());
     assert_eq!(get(&server, LOCK).as_deref(), Some("theirs"));
     within("the end of theirs", a.read("k").into_future()).await.unwrap().release().await.unwrap();
+}
+
+/// t83: a build without readers and permits takes the mode of an entry for a shared owner, and writes it into
+/// the value. Such a lock is held alone: no reader or permit takes it for its own, and no release of theirs frees it.
+#[tokio::test]
+async fn t83_an_older_build_granted_it() {
+    let server = RedisServer::start();
+    let (store, a) = (redis(&server).await, locker(&server).await);
+    for (mode, word) in [(Mode::Read, "~"), (permits(1, 4), "#1/4")] {
+        let value = format!("-t1:0123456789abcdef:{word}:1800000000000:h:1:u:p::::7");
+        server.client().command(&["SET", LOCK, &value, "PX", "60000"]);
+        assert!(a.try_read("k").await.unwrap().is_none());
+        assert!(a.semaphore("k", 4).try_acquire().await.unwrap().is_none());
+        let claim = claim_as(mode, LONG);
+        let lease = Arc::new(tenure_core::Lease::new(
+            claim,
+            Grant::new(7, Validity::Unbounded),
+            store.clock(),
+        ));
+        let release = store.release(&lease, AfterRelease::Free).await;
+        assert_eq!(release.unwrap(), Release::NotHeld);
+        assert_eq!(get(&server, LOCK), Some(value));
+    }
 }
 
 /// A sorted set of another program at the lock's key is refused, and not changed.
@@ -495,70 +517,4 @@ async fn t81_all_kinds_on_one_key() {
         within("the end of a locker", locker.shutdown(Duration::from_secs(5))).await;
     }
     eventually("nothing but the fence to be left", || async { size(&server) == 1 }).await;
-}
-
-/// Locks in one mode again and again until `over`. Returns how often.
-async fn come_for_ever<M: HeldMode>(
-    locker: Locker,
-    ask: fn(&Locker) -> LockRequest<M>,
-    over: Arc<AtomicBool>,
-) -> u32 {
-    let mut count = 0;
-    while !over.load(Ordering::Relaxed) {
-        let guard = within("a turn", ask(&locker).into_future()).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        // A slow machine may not answer in time. Then the release is sent again in the background.
-        let answer = guard.release().await;
-        assert!(answer.as_ref().err().is_none_or(tenure_core::Error::is_unknown), "{answer:?}");
-        count += 1;
-    }
-    count
-}
-
-/// Nine tasks of three lockers come for ever in one mode, and another locker comes ten times in another mode: it is
-/// served soon each time, and all others go on.
-async fn others_come_for_ever<O: HeldMode, R: HeldMode>(
-    often: fn(&Locker) -> LockRequest<O>,
-    rarely: fn(&Locker) -> LockRequest<R>,
-) {
-    let (server, over) = (RedisServer::start(), Arc::<AtomicBool>::default());
-    let mut tasks = Vec::new();
-    for _ in 0..3 {
-        let locker = locker(&server).await;
-        for _ in 0..3 {
-            tasks.push(tokio::spawn(come_for_ever(locker.clone(), often, over.clone())));
-        }
-    }
-    let rare = locker(&server).await;
-    for _ in 0..10 {
-        let soon = Duration::from_secs(3);
-        let guard = in_time(soon, "its turn", rarely(&rare).into_future()).await.unwrap();
-        drop(guard);
-    }
-    over.store(true, Ordering::Relaxed);
-    for task in tasks {
-        assert!(within("a task to end", task).await.unwrap() > 3, "one was hardly served");
-    }
-}
-
-/// t99: readers come for ever. A writer gets the key behind those that came before it.
-#[tokio::test(flavor = "multi_thread")]
-async fn t99_readers_come_for_ever() {
-    others_come_for_ever(|it| it.read("k"), |it| it.write("k")).await;
-}
-
-/// t100: writers come for ever. A reader gets the key in its turn.
-#[tokio::test(flavor = "multi_thread")]
-async fn t100_writers_come_for_ever() {
-    others_come_for_ever(|it| it.write("k"), |it| it.read("k")).await;
-}
-
-/// t106: small requests come for ever. A request for all permits is served in its turn, and then they go on.
-#[tokio::test(flavor = "multi_thread")]
-async fn t106_small_requests_come_for_ever() {
-    others_come_for_ever(
-        |it| it.semaphore("k", 3).acquire(),
-        |it| it.semaphore("k", 3).acquire_many(3),
-    )
-    .await;
 }
