@@ -119,7 +119,10 @@ fn holder_lines(holding: &Holding) -> Vec<String> {
         ("holder", Some(person(holder))),
         ("label", holder.label.clone()),
         ("reason", holder.reason.clone()),
-        ("held for", holder.since.map(since)),
+        match holder.cooling_down {
+            true => ("granted", holder.since.map(|at| format!("{} ago", short(at.elapsed())))),
+            false => ("held for", holder.since.map(since)),
+        },
         state,
         ("fence", holding.fence.map(|fence| fence.to_string())),
     ];
@@ -231,11 +234,10 @@ prices
     #[test]
     fn closed_lock() {
         let mut lock = closed("cron");
-        lock.holders[0].holder.since = None;
         assert_eq!(
             in_full(&lock),
             "cron\n  mode      closed\n  holder    deploy@ci-7 (pid 812, tenure)\n  \
-             reason    release 41\n  closed    for another 21s\n  fence     27431\n  \
+             reason    release 41\n  granted   4m12s ago\n  closed    for another 21s\n  fence     27431\n  \
              queue     empty\n"
         );
     }

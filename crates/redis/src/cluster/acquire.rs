@@ -13,6 +13,7 @@ use tenure_net::jittered;
 
 use super::Shared;
 use super::topology::SlotOwner;
+use crate::wire::timing::HEARTBEAT;
 
 impl Shared {
     pub(super) async fn acquire(&self, claim: &Arc<Claim>) -> Result<Grant, Fault> {
@@ -46,7 +47,7 @@ impl Shared {
                 Err(error) => {
                     // Whatever the nodes replied: none of them can be asked for this slot.
                     claim.report_wait(WaitStatus::unreachable(error.into(), from));
-                    self.nodes.clock.sleep(jittered(claim.retry_interval())).await;
+                    self.nodes.clock.sleep(jittered(claim.retry_interval().min(HEARTBEAT))).await;
                     continue;
                 }
             };

@@ -106,6 +106,10 @@ fn different(voters: &[Voter]) -> Finding {
             format!("{one} and {other} are the same server"),
             "name servers that are independent: one that votes twice can give a lock to two",
         ),
+        None if known.len() < voters.len() => check.warning(
+            format!("{} of {} could be compared", known.len(), voters.len()),
+            "run doctor again when all of them answer",
+        ),
         None => check.good(format!("{} different servers", known.len())),
     }
 }

@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Attempt, Fault, Grant, Validity};
+use tenure_core::backend::{Attempt, Fault, FaultKind, Grant, Validity};
 use tenure_core::time::Time;
 use tenure_core::{Claim, Key, Mode, WaitStatus};
 use tenure_net::{ForkGuard, jittered};
@@ -94,11 +94,17 @@ impl Acquirer {
     }
 
     async fn try_once(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        match self.acquire_fast(claim).await {
-            Ok(Some(grant)) => Ok(Attempt::Granted(grant)),
-            Err(error) if error.cause() != Cause::Disconnected => Err(error.into()),
-            // The full script finds out whether a request whose reply was lost acquired the lock.
-            Ok(None) | Err(_) => Box::pin(self.try_full(claim)).await,
+        let cut = match self.acquire_fast(claim).await {
+            Ok(Some(grant)) => return Ok(Attempt::Granted(grant)),
+            Ok(None) => None,
+            Err(error) if error.cause() == Cause::Disconnected => Some(error),
+            Err(error) => return Err(error.into()),
+        };
+        // The full script finds out whether a request whose reply was lost acquired the lock. If it cannot be sent, that
+        // stays unknown.
+        match (Box::pin(self.try_full(claim)).await, cut) {
+            (Err(fault), Some(cut)) if fault.kind() == FaultKind::Unavailable => Err(cut.into()),
+            (answer, _) => answer,
         }
     }
 
@@ -425,7 +431,10 @@ impl Acquirer {
     async fn retry_once<A: Answer>(&self, key: &Key, run: &ScriptCall) -> Result<A, EngineError> {
         let link = self.commands.of(key);
         match run.on(link).await {
-            Err(error) if error.cause() == Cause::Disconnected => run.on(link).await,
+            Err(cut) if cut.cause() == Cause::Disconnected => match run.on(link).await {
+                Err(error) if error.is_unreachable() => Err(cut),
+                answer => answer,
+            },
             answer => answer,
         }
     }

@@ -59,6 +59,28 @@ async fn t04_a_swallowed_reply() {
     is_freed(&server, "k").await;
 }
 
+/// t04: a reply is lost with its connection, and then the server cannot be reached: whether the lock was granted is
+/// unknown, and not that nothing was done.
+#[tokio::test]
+async fn t04_a_lost_reply_and_then_nobody() {
+    for granted_by in ["acquire_fast", "acquire"] {
+        let (server, proxy) = proxied();
+        let a = locker_through(&proxy).await;
+        if granted_by == "acquire" {
+            // The short script leaves a lock with a queue to the full one.
+            server.client().command(&["ZADD", "tenure:queue:k", "1", "left behind"]);
+        }
+        proxy.rule(Rule::on(Way::Replies, Action::End(Cut::Reset)).containing("granted"));
+        proxy.refuse();
+        let tried = within("an answer", a.try_lock("k").ttl(LONG).into_future()).await;
+        let error = tried.expect_err("no reply has arrived");
+        assert!(error.is_unknown(), "{granted_by}: {error:?}");
+        assert!(get(&server, LOCK).is_some());
+        proxy.heal();
+        is_freed(&server, "k").await;
+    }
+}
+
 /// A19: a release whose reply is lost with its connection is carried out once and reported as done, by the
 /// fast and by the full script.
 #[tokio::test]

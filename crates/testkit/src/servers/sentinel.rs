@@ -214,6 +214,9 @@ impl SentinelSet {
         let master = tls_port.unwrap_or(nodes[0].port());
         let watch = |_| Sentinel::start(master, quorum, &secrets);
         let sentinels = (0..sentinels).map(watch).collect();
+        if replicas > 0 {
+            nodes[0].wait_for_replicas("probe");
+        }
         let set = SentinelSet { sentinels, nodes, secrets };
         set.wait_until_whole();
         set
