@@ -76,8 +76,35 @@ impl<'a> WritersAhead<'a> {
 
     fn is_fresh(&self) -> bool {
         let updated = self.file.metadata().and_then(|data| data.modified());
-        let age =
-            updated.map(|updated| SystemTime::now().duration_since(updated).unwrap_or_default());
-        age.is_ok_and(|age| age < FRESH)
+        // If the wall clock was set back, the time of a writer that stands still lies far ahead.
+        let apart = |updated| match SystemTime::now().duration_since(updated) {
+            Ok(age) => age,
+            Err(ahead) => ahead.duration(),
+        };
+        updated.is_ok_and(|updated| apart(updated) < FRESH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// t112: a writer whose mark has not been updated lately counts as stopped, also if the wall clock was set back
+    /// since.
+    #[test]
+    fn t112_a_mark_of_another_time_is_stale() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mark");
+        let mark = File::create(&path).unwrap();
+        let is_fresh = || {
+            let file = read_only(&path).unwrap();
+            WritersAhead { path: &path, file, served: 0 }.is_fresh()
+        };
+        assert!(is_fresh());
+        let hour = Duration::from_secs(3600);
+        for other in [SystemTime::now() - hour, SystemTime::now() + hour] {
+            mark.set_modified(other).unwrap();
+            assert!(!is_fresh());
+        }
     }
 }

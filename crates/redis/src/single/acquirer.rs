@@ -100,8 +100,8 @@ impl Acquirer {
             Err(error) if error.cause() == Cause::Disconnected => Some(error),
             Err(error) => return Err(error.into()),
         };
-        // The full script finds out whether a request whose reply was lost acquired the lock. If it cannot be sent, that
-        // stays unknown.
+        // The full script finds out whether a request whose reply was lost acquired the lock. If it cannot be
+        // sent, that stays unknown.
         match (Box::pin(self.try_full(claim)).await, cut) {
             (Err(fault), Some(cut)) if fault.kind() == FaultKind::Unavailable => Err(cut.into()),
             (answer, _) => answer,
