@@ -233,7 +233,7 @@ prices
     /// A lock that is only kept closed is called closed, as in `ls`.
     #[test]
     fn closed_lock() {
-        let mut lock = closed("cron");
+        let lock = closed("cron");
         assert_eq!(
             in_full(&lock),
             "cron\n  mode      closed\n  holder    deploy@ci-7 (pid 812, tenure)\n  \
