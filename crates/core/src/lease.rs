@@ -152,8 +152,8 @@ impl Lease {
     }
 
     /// How much remains of the time that the server granted, regardless of the current holder's `max_hold`.
-    pub(crate) fn granted_left(&self) -> Duration {
-        Time::from_nanos(self.valid_until.load(Ordering::Acquire)).since(self.clock.now())
+    pub(crate) fn granted_left(&self, now: Time) -> Duration {
+        Time::from_nanos(self.valid_until.load(Ordering::Acquire)).since(now)
     }
 
     /// Until when the server may keep the lock if it is not released. An earlier local holder may have had a
