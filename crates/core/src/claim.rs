@@ -61,8 +61,9 @@ pub struct Claim {
     contention: Notify,
     lost: OnceLock<Loss>,
     sent: AtomicBool,
-    /// The label that replaces the one of the options.
-    new_label: Mutex<Option<Arc<str>>>,
+    /// The label that replaces the one of the options. A mutex of std: engines read it under one of theirs, which must
+    /// not be held across a point at which shuttle switches threads.
+    new_label: std::sync::Mutex<Option<Arc<str>>>,
 }
 
 /// What a backend has reported for a claim.

@@ -22,9 +22,11 @@ use shuttle::{Config, Runner};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::claim::ClaimOptions;
 use crate::renewal::apply_notice;
 use crate::sync::thread;
 use crate::time::Time;
+use crate::token::Token;
 
 /// How many schedules one test runs, unless `TENURE_ITERATIONS` says otherwise.
 const ITERATIONS: usize = 2_000;
