@@ -396,6 +396,26 @@ async fn the_key_ends_with_its_last_member() {
     assert!((50_000..=60_000).contains(&left), "{left}");
 }
 
+/// When the member with the last end leaves, the key ends with the next one, so that a plain `SET NX` client is not
+/// kept out for longer: by the short release of a reader, and by the full one of several permits.
+#[tokio::test]
+async fn the_key_ends_with_the_last_member_that_is_left() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let short = Duration::from_secs(5);
+    let long = a.read("k").ttl(LONG).await.unwrap();
+    let reader = b.read("k").ttl(short).renew(Renew::Off).await.unwrap();
+    assert!(pttl(&server, LOCK) > 50_000);
+    long.release().await.unwrap();
+    assert!((1..=5_000).contains(&pttl(&server, LOCK)), "{}", pttl(&server, LOCK));
+    reader.release().await.unwrap();
+
+    let long = a.semaphore("k", 3).acquire_many(2).ttl(LONG).await.unwrap();
+    let _permit = b.semaphore("k", 3).acquire().ttl(short).renew(Renew::Off).await.unwrap();
+    long.release().await.unwrap();
+    assert!((1..=5_000).contains(&pttl(&server, LOCK)), "{}", pttl(&server, LOCK));
+}
+
 /// The holders at this moment, as a judge of all processes sees them.
 #[derive(Default)]
 struct Register(Mutex<Seen>);
