@@ -115,7 +115,7 @@ impl Lease {
     }
 
     /// The slot of a numbered permit. It stays when the permit is handed to another task.
-    pub(crate) fn slot(&self) -> Option<u32> {
+    pub fn slot(&self) -> Option<u32> {
         self.slot
     }
 
