@@ -377,11 +377,10 @@ impl Claim {
     }
 
     /// A renewal that was sent at `sent` has reported that no other process waits any more. It knows nothing of a
-    /// process that was reported since then.
-    pub(crate) fn clear_contended(&self, sent: Time) {
-        if self.contended_last.load(Ordering::Acquire) < sent.as_nanos() {
-            self.contended.store(0, Ordering::Release);
-        }
+    /// process that was reported since then. Returns whether one was known until now.
+    pub(crate) fn clear_contended(&self, sent: Time) -> bool {
+        self.contended_last.load(Ordering::Acquire) < sent.as_nanos()
+            && self.contended.swap(0, Ordering::AcqRel) != 0
     }
 
     /// Waits until another process is known to wait.

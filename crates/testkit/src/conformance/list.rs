@@ -198,6 +198,7 @@ macro_rules! conformance {
             fences_of_readers_and_writers,
             readers_of_a_process_share_a_lease,
             no_reader_joins_before_a_writer,
+            a_second_writer_is_noticed,
             an_owner_reads_again,
             one_reader_is_forced_out,
             a_dropped_reader_leaves_nothing,
