@@ -178,8 +178,8 @@ impl Campaign {
     /// [`retry_interval`](Self::retry_interval), until `body` ends by itself. Its result is returned, also if it is an
     /// error.
     ///
-    /// A server that cannot be reached does not end this, unless a limit for waiting is set, which then applies to each
-    /// campaign.
+    /// A server that cannot be reached, or does not answer, does not end this, unless a limit for waiting is set, which
+    /// then applies to each campaign.
     ///
     /// # Errors
     ///
@@ -229,7 +229,8 @@ impl Campaign {
             loop {
                 match self.again(&stopped).run(&mut body).await {
                     Err(RunError::Lost { value: None, .. }) => {}
-                    Err(RunError::NotAcquired(error)) if unlimited && error.is_unavailable() => {}
+                    Err(RunError::NotAcquired(error))
+                        if unlimited && (error.is_unavailable() || error.is_unknown()) => {}
                     ended => return ended,
                 }
                 let pause = jittered(self.0.options.retry_interval);

@@ -1,12 +1,14 @@
 //! Elections on an engine that lacks something, or shows the past.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tenure_core::backend::{
-    Backend, BoxFuture, Capabilities, Fault, Holding, LockInfo, Operator, Query,
+    Answers, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Holding, LockInfo,
+    Operator, Query, Renewal, Validity,
 };
-use tenure_core::{Fence, Holder, Key, Memory};
+use tenure_core::{Claim, Error, Fence, Holder, Key, Lease, Memory, Token};
 use tenure_testkit::intercept::Interceptor;
 use tenure_testkit::wait::within;
 
@@ -71,4 +73,50 @@ async fn t111_an_older_term_is_nobody() {
         seen.push(now.map(|now| now.term.unwrap().server()));
     }
     assert_eq!(seen, [Some(8), None, Some(8), None, Some(8), Some(9)]);
+}
+
+/// The first grant has less than half its ttl left, and no answer to a renewal that would confirm it arrives.
+#[derive(Default)]
+struct Unconfirmed(OnceLock<Token>);
+
+impl Interceptor for Unconfirmed {
+    fn acquire<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        claim: &'a Arc<Claim>,
+    ) -> BoxFuture<'a, Result<Grant, Fault>> {
+        Box::pin(async move {
+            let mut grant = inner.acquire(claim).await?;
+            if let (Ok(()), Validity::Lease { from, ttl }) =
+                (self.0.set(claim.token()), grant.validity)
+            {
+                grant.validity = Validity::Lease { from: from.before(ttl * 6 / 10), ttl };
+            }
+            Ok(grant)
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        leases: &'a [Arc<Lease>],
+        answers: &'a Answers<'a>,
+    ) -> BoxFuture<'a, ()> {
+        if leases.iter().all(|lease| self.0.get() != Some(&lease.claim().token())) {
+            return inner.renew(leases, answers);
+        }
+        let fault = Fault::new(FaultKind::Unknown, "the reply was lost");
+        (0..leases.len()).for_each(|at| answers(at, Renewal::Unknown(fault.clone())));
+        Box::pin(async {})
+    }
+}
+
+/// B5: `lead` goes on after a campaign with an unknown result.
+#[tokio::test]
+async fn b5_an_unknown_answer_does_not_end_lead() {
+    let (memory, unconfirmed) = (Memory::space("unconfirmed"), Arc::new(Unconfirmed::default()));
+    let election = meddled(&memory, &unconfirmed).election("k");
+    let campaign = election.campaign("me").retry_interval(Duration::from_millis(20));
+    let led = campaign.lead(async |leading| Ok::<_, Error>(leading.is_held()));
+    assert!(within("a leadership", led).await.unwrap().unwrap());
 }
