@@ -1,7 +1,11 @@
 //! Readers and writers of one key, and writers that die or stop while they wait.
 
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use super::super::files::Files;
+use super::super::readers::{ReaderFile, Readers};
+use super::super::record::Record;
 use super::*;
 
 pub(super) fn reader(name: &str) -> Arc<Claim> {
@@ -59,6 +63,26 @@ async fn a28_a_reader_leaves_the_lock_closed() {
     clock.advance(Duration::from_secs(10));
     take_and_free(&locks, "a").await;
     assert_eq!(dir.names(), ["fence"]);
+}
+
+/// C7: an inspection that was stopped while it looked at a new reader's file does not hold up that reader.
+#[test]
+fn c7_a_stopped_inspection_holds_up_nobody() {
+    let dir = Dir::new();
+    let files = Files::named(&dir.0, "a");
+    let record = Record::of(&reader("a"), Fence::from_server(7));
+    let stopped = fs::File::create(dir.path(&format!("a.~{}.0", record.fence.get()))).unwrap();
+    stopped.lock_shared().unwrap();
+    let (done, published) = channel();
+    std::thread::spawn(move || {
+        let published = ReaderFile::publish(&files, &record).unwrap();
+        done.send((files, published)).unwrap();
+    });
+    let (files, published) = published.recv_timeout(DEADLINE).expect("no wait for the inspection");
+    let alive = || Readers::of(&files).alive.len();
+    assert_eq!(alive(), 1);
+    published.remove();
+    assert_eq!(alive(), 0);
 }
 
 /// t99: a reader that comes while a writer waits does not pass it, and is served after it.
