@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fault::Loss;
 use crate::fence::Fence;
-use crate::guard::{Guard, Held};
+use crate::guard::{Guard, Held, Released};
 use crate::holder::{Holder, Process};
 use crate::key::Key;
 use crate::lease::Ended;
@@ -307,7 +307,8 @@ impl Leader {
         Leading { engine: self.0.engine().clone(), held: self.0.held() }
     }
 
-    /// Resigns, and waits for the reply of the engine. The first candidate leads next.
+    /// Resigns, and waits for the reply of the engine. The first candidate leads next. An owner that holds the key by
+    /// other guards still leads: the result is [`Released::StillHeld`].
     ///
     /// # Errors
     ///
@@ -317,8 +318,8 @@ impl Leader {
     /// # Cancel safety
     ///
     /// If the future is dropped, the leader resigns in the background.
-    pub async fn resign(self) -> Result<(), Error> {
-        self.0.release().await.map(|_| ())
+    pub async fn resign(self) -> Result<Released, Error> {
+        self.0.release().await
     }
 }
 

@@ -70,6 +70,7 @@ macro_rules! conformance {
             b5_a_campaign_has_limits,
             t95_a_dropped_campaign_leaves_nothing,
             b5_an_owner_leads_once,
+            b5_an_owner_still_leads,
             b5_a_shutdown_resigns,
             t116_a_leader_is_removed_by_force,
             b5_a_dropped_observation_loses_nothing,
