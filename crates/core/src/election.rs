@@ -418,9 +418,9 @@ impl Leadership {
 /// slow observer misses some changes, but never the last one. It never returns a leader with a lower term than one
 /// before; where the engine shows such a leader after a failover, nobody leads.
 ///
-/// If the engine reports changes (Redis except quorums, etcd), each change causes one inspection, and so does each
-/// reconnection. Otherwise the key is inspected ten times a second. Nothing is inspected unless [`next`](Self::next) is
-/// awaited. Dropping the value ends it.
+/// If the engine reports changes (`memory:`, Redis except quorums, etcd), each change causes one inspection, and so
+/// does each reconnection. Otherwise the key is inspected ten times a second. Nothing is inspected unless
+/// [`next`](Self::next) is awaited. Dropping the value ends it.
 #[derive(Debug)]
 pub struct Observer {
     watch: Watch,

@@ -1,14 +1,15 @@
 //! Elections on an engine that lacks something, or shows the past.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Answers, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Holding, LockInfo,
+    Answers, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Hints, Holding, LockInfo,
     Operator, Query, Renewal, Validity,
 };
-use tenure_core::{Claim, Error, Fence, Holder, Key, Lease, Memory, Token};
+use tenure_core::{Claim, Error, Fence, Holder, Key, Lease, Locker, Memory, Token};
 use tenure_testkit::intercept::Interceptor;
 use tenure_testkit::wait::within;
 
@@ -57,6 +58,14 @@ impl Interceptor for Shows {
         let info = LockInfo::new(Key::new("k").unwrap(), vec![holding], None);
         Box::pin(async move { Ok(if now == Some(0) { vec![] } else { vec![info] }) })
     }
+
+    fn change_hints<'a>(
+        &'a self,
+        _inner: &'a dyn Operator,
+        _query: &'a Query,
+    ) -> BoxFuture<'a, Result<Option<Hints>, Fault>> {
+        Box::pin(async { Ok(None) })
+    }
 }
 
 /// t111: a leader with an older term than the last one, as a failover may show it, is nobody to an observer. A newer
@@ -73,6 +82,38 @@ async fn t111_an_older_term_is_nobody() {
         seen.push(now.map(|now| now.term.unwrap().server()));
     }
     assert_eq!(seen, [Some(8), None, Some(8), None, Some(8), Some(9)]);
+}
+
+/// Counts inspections.
+#[derive(Default)]
+struct Inspections(AtomicU32);
+
+impl Interceptor for Inspections {
+    fn inspect<'a>(
+        &'a self,
+        inner: &'a dyn Operator,
+        query: &'a Query,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        inner.inspect(query)
+    }
+}
+
+/// B5: an observer on `memory:` inspects its key when that changes, and not otherwise.
+#[tokio::test]
+async fn b5_an_observer_is_notified_of_its_key() {
+    let (memory, inspections) = (Memory::space("observed"), Arc::new(Inspections::default()));
+    let made = || inspections.0.load(Ordering::Acquire);
+    let (ours, theirs) = (Locker::new(memory.clone()), meddled(&memory, &inspections));
+    let mut observe = theirs.election("k").observe().await.unwrap();
+    assert_eq!(within("the first answer", observe.next()).await.unwrap(), None);
+    let before = made();
+    ours.lock("other").await.unwrap().release().await.unwrap();
+    let quiet = tokio::time::timeout(Duration::from_millis(500), observe.next()).await;
+    assert!(quiet.is_err() && made() == before, "{quiet:?} after {} looks", made() - before);
+    let leader = ours.election("k").campaign("me").await.unwrap();
+    let seen = within("the leader", observe.next()).await.unwrap();
+    assert_eq!((seen.and_then(|seen| seen.term), made()), (Some(leader.term()), before + 1));
 }
 
 /// The first grant has less than half its ttl left, and no answer to a renewal that would confirm it arrives.
