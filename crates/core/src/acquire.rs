@@ -378,20 +378,29 @@ impl Tried {
 
 async fn attempt(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
     engine.start(&ask.key)?;
-    let turn = loop {
-        match engine.gates.enter(engine, ask, Queueing::Try)? {
-            Entry::Hold(hold) => break Turn::Hold(hold),
-            Entry::Lead(lead) => break Turn::Lead(lead),
+    loop {
+        let turn = match engine.gates.enter(engine, ask, Queueing::Try)? {
+            Entry::Hold(hold) => Turn::Hold(hold),
+            Entry::Lead(lead) => Turn::Lead(lead),
             Entry::Busy(holder) => return Ok(Tried::Busy(holder)),
-            Entry::Stale(lease) => engine.handle_loss(&lease),
-            Entry::Wait(ticket) => break Box::pin(first_news(engine, ask, ticket)).await?,
+            Entry::Stale(lease) => {
+                engine.handle_loss(&lease);
+                continue;
+            }
+            Entry::Wait(ticket) => Box::pin(first_news(engine, ask, ticket)).await?,
+        };
+        match turn {
+            // A lease that was lost before it reached this task was never ours: ask again.
+            Turn::Hold(hold) => match ensure_fresh(ask, hold).await? {
+                Some(hold) => return Ok(Tried::Got(hold)),
+                None => continue,
+            },
+            Turn::Lead(lead) => return ask_server_once(lead, engine, ask).await,
+            Turn::Refused(error) if error.is_busy() => {
+                return Ok(Tried::Busy(error.holder().cloned()));
+            }
+            Turn::Refused(error) => return Err(error),
         }
-    };
-    match turn {
-        Turn::Hold(hold) => ensure_fresh(ask, hold).await?.map(Tried::Got).ok_or_else(|| gone(ask)),
-        Turn::Lead(lead) => ask_server_once(lead, engine, ask).await,
-        Turn::Refused(error) if error.is_busy() => Ok(Tried::Busy(error.holder().cloned())),
-        Turn::Refused(error) => Err(error),
     }
 }
 
@@ -464,10 +473,6 @@ fn least_left(ask: &Request, hold: &Hold) -> Duration {
         Renew::Off => Duration::ZERO,
         _ => (hold.lease.ttl() / 2).min(ask.options.max_hold.unwrap_or(Duration::MAX)),
     }
-}
-
-fn gone(ask: &Request) -> Error {
-    Error::lost(&ask.key, crate::backend::Loss::Expired)
 }
 
 /// The interval plus or minus a quarter, so that pollers do not run in step.

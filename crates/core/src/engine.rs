@@ -367,8 +367,10 @@ impl Engine {
             Renewal::Renewed { validity, contended } => {
                 match (contended, lease.claim().mode()) {
                     (true, _) => lease.claim().set_contended(self.clock.now()),
-                    // New readers of this process may share the lease again.
-                    (false, Mode::Read) => lease.claim().clear_contended(sent),
+                    // New readers of this process may share the lease again, until the next writer waits.
+                    (false, Mode::Read) if lease.claim().clear_contended(sent) => {
+                        self.backend.watch_contention(lease);
+                    }
                     (false, _) => {}
                 }
                 match lease.extend(validity) {

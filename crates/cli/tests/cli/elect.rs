@@ -164,20 +164,23 @@ fn t93_a_stopped_leader_is_replaced() {
 /// t110: a leader that is killed is followed within its ttl; its command does not outlive it.
 #[test]
 fn t110_a_killed_leader_is_followed() {
-    let space = Space::redis();
-    let one = Running::start(space.sh("elect --ttl 2s --value one k", &term_until("one")));
-    let command = pid_in(&space.path("pid-one"));
-    let two = Running::start(space.sh("elect --ttl 2s --value two k", &term_until("two")));
-    wait_for("it to wait", || {
-        space.show("k")["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
-    });
-    let killed = Instant::now();
-    one.send(Signal::SIGKILL);
-    wait_for("its command to die", || !is_alive(command));
-    pid_in(&space.path("pid-two"));
-    assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
-    touch(&space, "two");
-    assert_eq!(two.finish().code, Some(7));
+    for space in [Space::new(), Space::redis()] {
+        let one = Running::start(space.sh("elect --ttl 2s --value one k", &term_until("one")));
+        let command = pid_in(&space.path("pid-one"));
+        let two = Running::start(space.sh("elect --ttl 2s --value two k", &term_until("two")));
+        wait_for("it to wait", || match space.show("k")["waiters"].as_array() {
+            Some(waiters) => waiters.len() == 1,
+            None => space.path("locks/k.wait").exists(),
+        });
+        let killed = Instant::now();
+        one.send(Signal::SIGKILL);
+        wait_for("its command to die", || !is_alive(command));
+        pid_in(&space.path("pid-two"));
+        assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
+        assert!(terms(&space, "one")[0] < terms(&space, "two")[0]);
+        touch(&space, "two");
+        assert_eq!(two.finish().code, Some(7));
+    }
 }
 
 /// B5: a candidate that is asked to end while it waits leaves nothing behind. A signal to a leader ends its command,

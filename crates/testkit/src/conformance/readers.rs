@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::backend::Loss;
 use tenure_core::{Locker, Mode, Owner, ReadGuard, Released, Renew};
+use tokio::time::timeout;
 
 use super::support::{
     becomes_free, both, can_be_had, eventually, exported, hold, look, refused, start, waiters_are,
@@ -201,6 +202,28 @@ pub async fn no_reader_joins_before_a_writer<F: Fixture>(f: &F) {
     let writer = within("the writer's turn", writer).await.unwrap();
     let (released, later) = within("the reader's turn", both(writer.release(), later)).await;
     assert!(released.is_ok() && later.unwrap().is_held());
+}
+
+/// t104: the second writer that waits is noticed as soon as the first, who gave up. No renewal is due meanwhile.
+pub async fn a_second_writer_is_noticed<F: Fixture>(f: &F) {
+    if !has_readers(f).await {
+        return;
+    }
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let reader = a.read(&key).ttl(Duration::from_secs(120)).await.unwrap();
+    let writer = writer_waits(&b, &key).await;
+    within("the notice of the first writer", reader.contended()).await;
+    drop(writer);
+    eventually("a renewal after the first writer", async || {
+        reader.renew().await.unwrap();
+        timeout(Duration::ZERO, reader.contended()).await.is_err()
+    })
+    .await;
+    let mut writer = writer_waits(&b, &key).await;
+    writer.until(within("the notice of the second writer", reader.contended())).await;
+    assert!(a.try_read(&key).await.unwrap().is_none(), "the second writer waits");
+    reader.release().await.unwrap();
+    drop(within("the second writer's turn", writer).await.unwrap());
 }
 
 /// t115: an owner reads again while a writer waits, and reads while it writes. If it asks to write while it reads, it
