@@ -202,7 +202,7 @@ async fn ask_server(
 ) -> Result<Hold, Error> {
     if let Some(at) = lead.not_before() {
         let paused = bounds.within(engine.clock.sleep_until(at), closed(engine)).await;
-        paused.map_err(|end| bounds.error(ask, end, None))?;
+        paused.map_err(|end| bounds.error_seen(ask, end, engine.gates.wait_status(&ask.key)))?;
     }
     let mut trouble = None;
     loop {
@@ -277,15 +277,6 @@ async fn no_use(engine: &Engine, ask: &Request, claim: &Claim, started: Time) ->
 pub(crate) async fn closed(engine: &Engine) -> End {
     engine.closing.cancelled().await;
     End::Closed
-}
-
-/// Ends when the locker is shut down, or when requests that begin now were not answered for as long as `ask` allows.
-pub(crate) async fn unanswered(engine: &Engine, ask: &Request) -> End {
-    let due = ask.options.longest_silence().map(|longest| engine.clock.now().after(longest));
-    tokio::select! {
-        end = closed(engine) => end,
-        () = at(&engine.clock, due) => End::Unavailable(WaitStatus::silence()),
-    }
 }
 
 /// Turns a grant into a lease and makes the requesting task its holder, unless the grant came too late.
@@ -376,7 +367,17 @@ impl Tried {
     }
 }
 
+/// One attempt. It ends when it has not been answered for as long as `ask` allows.
 async fn attempt(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
+    let due = ask.options.longest_silence().map(|longest| engine.clock.now().after(longest));
+    tokio::select! {
+        biased;
+        tried = answered(engine, ask) => tried,
+        () = at(&engine.clock, due) => Err(Error::backend(Some(&ask.key), WaitStatus::silence())),
+    }
+}
+
+async fn answered(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
     engine.start(&ask.key)?;
     loop {
         let turn = match engine.gates.enter(engine, ask, Queueing::Try)? {
