@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use crate::history::claim_of;
 use crate::judge::{Claimed, Queued, Snapshot};
 use crate::servers::{RedisClient, RedisServer, Reply};
 
@@ -105,7 +106,7 @@ fn claimed(text: &str) -> Option<Claimed> {
         Some((token, _)) => (token, fields.get(ENTRY_LABEL_AT)?),
         None => (*fields.get(TOKEN_AT)?, fields.get(LABEL_AT)?),
     };
-    Some(Claimed { token: token.into(), label: (*label).into() })
+    Some(Claimed { token: token.into(), label: claim_of(label).into() })
 }
 
 pub(super) fn text(reply: &Reply) -> Option<&str> {
