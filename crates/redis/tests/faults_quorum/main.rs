@@ -14,4 +14,5 @@ mod worker;
 mod fence;
 mod short;
 mod waiting;
+mod elections;
 mod unavailable;
