@@ -416,7 +416,8 @@ impl Leadership {
 ///
 /// It first returns who leads, and then each change that the engine shows: another leader, another value, nobody. A
 /// slow observer misses some changes, but never the last one. It never returns a leader with a lower term than one
-/// before; where the engine shows such a leader after a failover, nobody leads.
+/// before; where the engine shows such a leader after a failover, nobody leads. The same holds for a leader whose term
+/// the engine cannot show any more, such as a quorum with too few nodes that agree on it.
 ///
 /// If the engine reports changes (`memory:`, Redis except quorums, etcd), each change causes one inspection, and so
 /// does each reconnection. Otherwise the key is inspected ten times a second. Nothing is inspected unless
@@ -459,11 +460,18 @@ impl Observer {
         }
     }
 
-    /// Who led at the last inspection. Without a term it cannot be judged, and counts.
+    /// Who led at the last inspection. A leadership without a term counts, unless the engine has shown terms: then it
+    /// may be an older one.
     fn present(&mut self) -> Option<Leadership> {
         let (holder, term) = self.watch.sole_holder(&self.key)?;
-        let now = Leadership::of(holder, term);
-        if now.term.is_some() && now.term < self.newest {
+        let mut now = Leadership::of(holder, term);
+        if let (None, Some(Some(last))) = (term, &self.returned)
+            && now.since.is_some()
+            && (&last.process, last.since) == (&now.process, now.since)
+        {
+            now.term = last.term;
+        }
+        if now.term < self.newest {
             return None;
         }
         self.newest = self.newest.max(now.term);

@@ -147,13 +147,16 @@ fn a_campaign_of_operators_on_etcd_is_ordered() {
     assert!(outcome.verdict.latencies.count() > 0, "somebody heard of a loss");
 }
 
-/// t15, C4, A1, A22: under faults of clients, network and nodes, including nodes that restart empty, no two
-/// holders overlap, fences rise, no fenced update is lost, and every key can be acquired again.
+/// t15, C4, A1, A22, B2: under faults of clients, network and nodes, including nodes that restart empty, no two
+/// holders overlap unless both read, fences rise, no fenced update is lost, and every key can be acquired again.
 #[test]
 fn a_campaign_on_a_quorum_that_keeps_data_is_clean() {
     let _turn = turn();
     let plan = Plan::new(13, QUORUM_TIME, Promise::Everything, PROGRAM).at(Pace::quarantined());
-    is_kept_after(30, &campaign::run(&QuorumTarget::persistent(), &QuorumTarget::KEEP, &plan));
+    let outcome = campaign::run(&QuorumTarget::persistent(), &QuorumTarget::KEEP, &plan.mixed());
+    is_kept_after(30, &outcome);
+    let modes: Vec<_> = outcome.verdict.modes.keys().copied().collect();
+    assert_eq!(modes, ["exclusive", "shared"]);
 }
 
 /// t09, t15: if nodes that lose their data still vote, a key may have two holders; fences still rise, and no
@@ -161,7 +164,7 @@ fn a_campaign_on_a_quorum_that_keeps_data_is_clean() {
 #[test]
 fn a_campaign_on_a_quorum_that_destroys_data_is_ordered() {
     let _turn = turn();
-    let plan = Plan::new(14, QUORUM_TIME, Promise::Order, PROGRAM);
+    let plan = Plan::new(14, QUORUM_TIME, Promise::Order, PROGRAM).mixed();
     is_kept_after(30, &campaign::run(&QuorumTarget::trusted(), &QuorumTarget::DESTROY, &plan));
 }
 

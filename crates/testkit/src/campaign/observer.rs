@@ -94,11 +94,6 @@ fn snapshot(reply: &Reply) -> Option<Snapshot> {
     })
 }
 
-/// The label in a lock's value.
-pub(super) fn label(value: &Reply) -> Option<String> {
-    claimed(text(value)?).map(|claim| claim.label)
-}
-
 /// The claim in a lock's value or in an entry. `None` for the second and later permits of a claim.
 fn claimed(text: &str) -> Option<Claimed> {
     let fields: Vec<&str> = text.split(':').collect();
