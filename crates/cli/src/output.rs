@@ -6,6 +6,7 @@
 //! On purpose there is no writer, no clock and no colour here. Tables are in `ls.rs` and `show.rs`.
 
 mod election;
+mod page;
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -18,6 +19,7 @@ use tenure::{Fence, Holder, Key, Mode, Process};
 
 pub(crate) use election::{leadership, leading, lost_leadership, nobody_leads};
 
+pub(crate) use page::{demo, demo_killed, serving};
 pub(crate) use tenure::text::paste;
 
 use crate::text::{escape, exact, ordinal, shell_word, short};

@@ -146,6 +146,7 @@ impl Board {
     }
 
     fn publish(&self, snapshot: Snapshot) {
+        self.history().add_seen(&snapshot);
         self.newest.send_replace(Arc::new(snapshot));
     }
 }

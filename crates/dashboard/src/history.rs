@@ -10,6 +10,7 @@ use std::time::Duration;
 use tenure_core::time::UnixMillis;
 use tenure_core::watch::{Event, EventKind};
 use tenure_core::{Holder, Key, Process};
+use tokio::time::Instant;
 
 use crate::snapshot::Snapshot;
 
@@ -59,6 +60,8 @@ pub(crate) struct KeyHistory {
 pub(crate) struct Tenure {
     pub(crate) holder: Holder,
     pub(crate) since: UnixMillis,
+    /// When it was first seen, by our clock.
+    pub(crate) seen: Instant,
     /// When and how it ended.
     pub(crate) end: Option<(UnixMillis, EventKind)>,
 }
@@ -121,6 +124,21 @@ impl History {
         push(&mut key.events, event, PER_KEY);
     }
 
+    /// Adds the tenures that a look shows and that no event has announced: they began before the watch. Forgets nothing
+    /// for them.
+    pub(crate) fn add_seen(&mut self, snapshot: &Snapshot) {
+        for seen in &snapshot.locks {
+            let key = &seen.info.key;
+            if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(key) {
+                continue;
+            }
+            for holding in seen.info.holders.iter().filter(|holding| !holding.holder.cooling_down) {
+                let Some(since) = holding.holder.since else { continue };
+                self.touch(key).begin(&holding.holder, since);
+            }
+        }
+    }
+
     fn lose(&mut self, at: UnixMillis) {
         self.lost_ever += 1;
         let now = minute(at);
@@ -147,39 +165,41 @@ impl History {
 impl KeyHistory {
     fn apply(&mut self, event: &Event) {
         match event.what {
-            EventKind::Acquired => self.begin(event),
+            EventKind::Acquired => self.begin_by(event),
             EventKind::HandedOver => {
                 event.from.iter().for_each(|from| self.end(from, event.at, &EventKind::Released));
-                self.begin(event);
+                self.begin_by(event);
             }
             _ => event.holder.iter().for_each(|from| self.end(from, event.at, &event.what)),
         }
     }
 
-    fn begin(&mut self, event: &Event) {
+    fn begin_by(&mut self, event: &Event) {
         let holder = event.holder.clone().unwrap_or_else(Holder::unknown);
-        let since = holder.since.unwrap_or(event.at);
-        push(&mut self.tenures, Tenure { holder, since, end: None }, PER_KEY);
+        self.begin(&holder, holder.since.unwrap_or(event.at));
+    }
+
+    fn begin(&mut self, holder: &Holder, since: UnixMillis) {
+        let is_it =
+            |tenure: &Tenure| tenure.since == since && tenure.holder.process == holder.process;
+        if !self.tenures.iter().any(is_it) {
+            push(
+                &mut self.tenures,
+                Tenure { holder: holder.clone(), since, seen: Instant::now(), end: None },
+                PER_KEY,
+            );
+        }
     }
 
     fn end(&mut self, holder: &Holder, at: UnixMillis, how: &EventKind) {
         let end = Some((at, how.clone()));
+        let since = holder.since.unwrap_or(at);
+        self.begin(holder, since);
         let is_it = |tenure: &&mut Tenure| {
-            tenure.end.is_none()
-                && (&tenure.holder.process, tenure.holder.since) == (&holder.process, holder.since)
+            tenure.end.is_none() && tenure.holder.process == holder.process && tenure.since == since
         };
-        let since = match self.tenures.iter_mut().find(is_it) {
-            Some(tenure) => {
-                tenure.end = end;
-                tenure.since
-            }
-            // It held the lock before the watch began.
-            None => {
-                let Some(since) = holder.since else { return };
-                push(&mut self.tenures, Tenure { holder: holder.clone(), since, end }, PER_KEY);
-                since
-            }
-        };
+        let Some(tenure) = self.tenures.iter_mut().find(is_it) else { return };
+        tenure.end = end;
         self.holds.add(Duration::from_millis(at.0.saturating_sub(since.0)));
     }
 }
@@ -214,7 +234,6 @@ fn push<T>(to: &mut VecDeque<T>, value: T, most: usize) {
 mod tests {
     use super::*;
     use tenure_core::{Holding, LockInfo, Waiting};
-    use tokio::time::Instant;
 
     fn holder(pid: u32, since: u64) -> Holder {
         let mut holder = Holder::unknown();
@@ -247,6 +266,22 @@ mod tests {
         assert_eq!(key.holds.counts, [0, 1, 0, 1, 0, 0, 0]);
         assert_eq!((key.waits.count(), key.waits.sum), (1, Duration::from_secs(5)));
         assert_eq!((history.lost_ever(), key.events.len()), (1, 2));
+    }
+
+    /// F2: a tenure that began before the watch is known from a look, and counts once.
+    #[tokio::test]
+    async fn f2_tenures_from_before() {
+        let mut history = History::new();
+        let held = vec![Holding::new(holder(1, 500), None, None)];
+        let info = LockInfo::new(Key::new("k").unwrap(), held, None);
+        let look = Snapshot::none().after(vec![info], Instant::now());
+        history.add_seen(&look);
+        history.add_seen(&look);
+        history.add(event("k", EventKind::Acquired, holder(1, 500), 510), &look);
+        history.add(event("k", EventKind::Released, holder(1, 500), 700), &look);
+        let key = history.of(&Key::new("k").unwrap()).unwrap();
+        assert_eq!((key.tenures.len(), key.holds.count()), (1, 1));
+        assert_eq!(key.tenures[0].end, Some((UnixMillis(700), EventKind::Released)));
     }
 
     /// t70: what is remembered has a bound, however many keys and events there are.

@@ -57,7 +57,7 @@ impl LeaseSigns {
         let (word, why) = match (left, self.renewed) {
             _ if holder.cooling_down => ("closed", "released, and kept closed".into()),
             (None, _) if !can.expires && holder.process.is_some() => {
-                ("alive", "the kernel frees the lock when its process ends".into())
+                ("alive", "its process runs".into())
             }
             (None, _) => ("unknown", "its lease does not expire".into()),
             (Some(left), Some(at)) if left * 2 >= longest => {

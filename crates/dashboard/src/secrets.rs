@@ -37,10 +37,9 @@ const KEY_LEAST: usize = 16;
 /// Whether a text looks as if it contained a secret.
 pub(crate) fn looks_secret(text: &str) -> bool {
     let lower = text.to_lowercase();
-    let word = |word: &&str| lower.contains(*word);
     let is_key =
         |word: &str| word.len() >= KEY_LEAST && STARTS.iter().any(|start| word.starts_with(start));
-    WORDS.iter().any(|named| word(named))
+    WORDS.iter().any(|word| lower.contains(word))
         || lower.split(|c: char| c.is_whitespace() || "\"'=:,;".contains(c)).any(is_key)
         || scrub(text) != text
 }

@@ -18,7 +18,7 @@ use super::{Frame, html};
 use crate::app::App;
 use crate::guard::refuse;
 use crate::history::{BUCKETS, Histogram, KeyHistory, LAST_BUCKET, Tenure};
-use crate::snapshot::Seen;
+use crate::snapshot::{Seen, Snapshot};
 
 /// Of a longer queue the rest is counted.
 const QUEUE_SHOWN: usize = 100;
@@ -84,6 +84,8 @@ struct ChartRow {
 pub(crate) struct Line {
     pub(crate) at: String,
     pub(crate) clock: String,
+    /// The name of the style.
+    pub(crate) kind: &'static str,
     pub(crate) word: &'static str,
     pub(crate) sign: &'static str,
     pub(crate) who: String,
@@ -121,7 +123,7 @@ pub(crate) async fn lock(State(app): State<Arc<App>>, Query(named): Query<Named>
             queue_more: seen.map_or(0, |seen| seen.waiters().len().saturating_sub(QUEUE_SHOWN)),
             queue,
             commands: commands(&app, &key, seen),
-            tenures: bars(&history),
+            tenures: bars(&history, &snapshot, seen),
             histograms: vec![chart("Waits", &history.waits), chart("Holds", &history.holds)],
             events: history.events.iter().rev().map(|event| line(event)).collect(),
             watched: moment(watched),
@@ -187,14 +189,17 @@ fn commands(app: &App, key: &Key, seen: Option<&Seen>) -> Vec<Command> {
     lines
 }
 
-fn bars(history: &KeyHistory) -> Vec<Bar> {
+fn bars(history: &KeyHistory, look: &Snapshot, seen: Option<&Seen>) -> Vec<Bar> {
     let now = UnixMillis::now().0;
     let first = history.tenures.iter().map(|tenure| tenure.since.0).min().unwrap_or(now);
     let whole = now.saturating_sub(first).max(1);
     let percent = |at: u64| at.saturating_sub(first).min(whole) * 100 / whole;
     let bar = |tenure: &Tenure| {
         let until = tenure.end.as_ref().map_or(now, |(at, _)| at.0);
-        let word = tenure.end.as_ref().map_or("holds it", |(_, what)| what.as_str());
+        let word = tenure
+            .end
+            .as_ref()
+            .map_or_else(|| open_end(tenure, look, seen), |(_, what)| what.as_str());
         let x = percent(tenure.since.0).min(99);
         Bar {
             who: Who::holds(&tenure.holder),
@@ -202,12 +207,24 @@ fn bars(history: &KeyHistory) -> Vec<Bar> {
             from: clock(tenure.since),
             held: exact(std::time::Duration::from_millis(until.saturating_sub(tenure.since.0))),
             end: word,
-            sign: sign(if tenure.end.is_none() { "alive" } else { word }),
+            sign: sign(if word == "holds it" { "alive" } else { word }),
             x,
             width: percent(until).saturating_sub(x).max(1),
         }
     };
     history.tenures.iter().rev().map(bar).collect()
+}
+
+/// How a tenure stands whose end was not seen: changes in quick succession may be one event.
+fn open_end(tenure: &Tenure, look: &Snapshot, seen: Option<&Seen>) -> &'static str {
+    let mut holders =
+        seen.iter().flat_map(|seen| &seen.info.holders).map(|holding| &holding.holder);
+    let holds = holders.any(|holder| {
+        holder.process == tenure.holder.process && holder.since == tenure.holder.since
+    });
+    // The look may be older than the tenure.
+    let is_newer = look.at.is_none_or(|at| at < tenure.seen);
+    if holds || is_newer { "holds it" } else { "unknown" }
 }
 
 fn chart(name: &'static str, histogram: &Histogram) -> Chart {
@@ -238,7 +255,14 @@ fn line(event: &Event) -> Line {
         _ => name(&event.from).map(|from| format!("from {from}")),
     };
     let who = [name(&event.holder), by].into_iter().flatten().collect::<Vec<_>>().join(" ");
-    Line { at: moment(event.at), clock: clock(event.at), word: words(word), sign: sign(word), who }
+    Line {
+        at: moment(event.at),
+        clock: clock(event.at),
+        kind: word,
+        word: words(word),
+        sign: sign(word),
+        who,
+    }
 }
 
 fn words(word: &'static str) -> &'static str {

@@ -79,9 +79,7 @@ impl Frame {
             engine: app.can.engine,
             version: env!("CARGO_PKG_VERSION"),
             is_live: true,
-            age: snapshot
-                .age()
-                .map_or_else(|| "never".into(), |age| format!("{} ago", show::exact(age))),
+            age: snapshot.age().map_or_else(|| "never".into(), show::ago),
             failure: snapshot.failure.as_deref().map(show::text),
         }
     }

@@ -25,6 +25,8 @@ const ROWS: usize = 100;
 struct Page {
     frame: Frame,
     cards: Vec<Card>,
+    /// The title of the lock that is shown first, and that lock.
+    worst_title: &'static str,
     worst: Option<Worst>,
     rows: Vec<Row>,
     filter: String,
@@ -34,7 +36,7 @@ struct Page {
     previous: Option<String>,
     next: Option<String>,
     left_out: usize,
-    waiters_known: bool,
+    tells_waiters: bool,
 }
 
 /// One number of the cards.
@@ -44,7 +46,7 @@ struct Card {
     note: String,
 }
 
-/// The lock that most claims wait for.
+/// The lock that most claims wait for; the one that is held the longest if the engine does not tell.
 struct Worst {
     row: Row,
     waiting: usize,
@@ -68,17 +70,20 @@ struct Row {
 pub(crate) async fn now(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Response {
     let snapshot = app.collector.fresh().await;
     let chosen = chosen(&snapshot, &asked, ROWS);
-    let totals = snapshot.totals();
+    let tells_waiters = snapshot.totals().waiters_known || snapshot.locks.is_empty();
+    // Without waiters, the locks are sorted by how long they are held.
+    let first = snapshot.locks.first();
     let page = Page {
         frame: Frame::new(&app, "now", "Now".into(), &snapshot),
         cards: cards(&app, &snapshot),
-        worst: snapshot.locks.first().and_then(|seen| worst(&app, seen)),
+        worst_title: if tells_waiters { "Most waited for" } else { "Held the longest" },
+        worst: first.and_then(|seen| worst(&app, seen, tells_waiters)),
         rows: chosen.rows.iter().map(|seen| row(&app, seen)).collect(),
         previous: (chosen.page > 1).then(|| address(&asked, chosen.page - 1)),
         next: (chosen.page < chosen.pages).then(|| address(&asked, chosen.page + 1)),
         filter: asked.filter(),
         left_out: snapshot.left_out,
-        waiters_known: totals.waiters_known || snapshot.locks.is_empty(),
+        tells_waiters,
         total: chosen.total,
         page: chosen.page,
         pages: chosen.pages,
@@ -109,9 +114,9 @@ fn cards(app: &App, snapshot: &Snapshot) -> Vec<Card> {
     ]
 }
 
-fn worst(app: &App, seen: &Seen) -> Option<Worst> {
+fn worst(app: &App, seen: &Seen, tells_waiters: bool) -> Option<Worst> {
     let waiting = seen.waiters().len();
-    (waiting > 0).then(|| Worst {
+    (waiting > 0 || !tells_waiters).then(|| Worst {
         row: row(app, seen),
         waiting,
         longest: seen.longest_wait().map_or_else(|| UNKNOWN.into(), short),

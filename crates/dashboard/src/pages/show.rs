@@ -36,6 +36,11 @@ pub(crate) fn exact(duration: Duration) -> String {
     }
 }
 
+/// `just now`, `4s ago`.
+pub(crate) fn ago(age: Duration) -> String {
+    if age < Duration::from_secs(2) { "just now".into() } else { format!("{} ago", short(age)) }
+}
+
 pub(crate) fn age(since: Option<UnixMillis>) -> String {
     since.map_or_else(|| UNKNOWN.into(), |since| short(since.elapsed()))
 }
