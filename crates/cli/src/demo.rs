@@ -1,8 +1,8 @@
 //! `tenure demo`: a small fleet that competes for locks, and the page on it. No server is needed.
 //!
-//! In: the arguments. Out: child processes on the locks of a new directory, the page, and a process killed now and then.
-//! At the end the children are killed and the directory is removed. If this process is killed itself, its children notice
-//! that, remove the directory and end.
+//! In: the arguments. Out: child processes on the locks of a new directory, the page, and a process killed now and
+//! then. At the end the children are killed and the directory is removed. If this process is killed itself, its
+//! children notice that, remove the directory and end.
 
 mod worker;
 

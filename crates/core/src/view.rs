@@ -1,4 +1,5 @@
-//! Locks and events as values to serialise: one form for `tenure ls --json`, `show --json`, `watch --json` and the page.
+//! Locks and events as values to serialise: one form for `tenure ls --json`, `show --json`, `watch --json` and the
+//! page.
 //!
 //! In: [`LockInfo`]s and [`Event`]s. Out: plain values. The JSON is stable: fields may be added, and no field
 //! changes its meaning without a new [`SCHEMA`]. Whole tokens never appear.

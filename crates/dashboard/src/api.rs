@@ -1,6 +1,7 @@
 //! The same for programs: JSON, numbers for Prometheus, health.
 //!
-//! The JSON is that of `tenure ls --json` and `tenure show --json`, with the age of the answer and the page of a long list.
+//! The JSON is that of `tenure ls --json` and `tenure show --json`, with the age of the answer and the page of a long
+//! list.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -52,12 +53,12 @@ pub(crate) async fn locks(State(app): State<Arc<App>>, Query(asked): Query<Asked
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct KeyQuery {
     key: String,
 }
 
 /// `GET /api/lock?key=KEY`.
-pub(crate) async fn lock(State(app): State<Arc<App>>, Query(named): Query<Named>) -> Response {
+pub(crate) async fn lock(State(app): State<Arc<App>>, Query(named): Query<KeyQuery>) -> Response {
     let key = match Key::new(&named.key) {
         Ok(key) => key,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),

@@ -2,10 +2,10 @@
 //!
 //! In: a `Locker`. Out: the newest [`Snapshot`], and the [`History`].
 //!
-//! One task has one watch, and looks at all locks: every second while somebody looks at a page, soon after an event, every
-//! ten seconds else. A look on a slow engine is followed by a pause of four times its duration. Requests of browsers read
-//! what is there; they never reach the engine. The task starts with the first request, because a router may be made outside
-//! of a runtime, and ends with the router.
+//! One task has one watch, and looks at all locks: every second while somebody looks at a page, soon after an event,
+//! every ten seconds else. A look on a slow engine is followed by a pause of four times its duration. Requests of
+//! browsers read what is there; they never reach the engine. The task starts with the first request, because a router
+//! may be made outside of a runtime, and ends with the router.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -1,9 +1,10 @@
 //! Which requests are answered at all, and the headers of every answer.
 //!
-//! In: a request. Out: the same request for a page, or a refusal: 403 for a foreign `Host` or origin, 401 without the token.
+//! In: a request. Out: the same request for a page, or a refusal: 403 for a foreign `Host` or origin, 401 without the
+//! token.
 //!
-//! The check of `Host` keeps out a name of somebody else that was made to lead here (DNS rebinding). The check of the origin
-//! keeps out forms of other sites; the CSRF token of a form is checked in `pages/release.rs`.
+//! The check of `Host` keeps out a name of somebody else that was made to lead here (DNS rebinding). The check of the
+//! origin keeps out forms of other sites; the CSRF token of a form is checked in `pages/release.rs`.
 
 use std::sync::Arc;
 
@@ -99,8 +100,8 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether the request comes from a page of ours, or from no page at all. A program sends no `Origin`; a browser sends it
-/// with every form.
+/// Whether the request comes from a page of ours, or from no page at all. A program sends no `Origin`; a browser
+/// sends it with every form.
 fn is_same_origin(request: &Request, host: &str) -> bool {
     let text = |name: HeaderName| {
         request.headers().get(name).map(|value| value.to_str().unwrap_or("null"))

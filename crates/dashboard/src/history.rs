@@ -1,7 +1,7 @@
 //! What has happened since the watch began, with a bound on everything.
 //!
-//! In: events of the one watch, and waiters of the looks. Out: tenures, waits, holds and events of each key, losses of a
-//! day.
+//! In: events of the one watch, and waiters of the looks. Out: tenures, waits, holds and events of each key, losses
+//! of a day.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

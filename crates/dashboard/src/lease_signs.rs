@@ -30,7 +30,7 @@ pub(crate) struct LeaseSigns {
 /// Whether a holder is alive. The word is shown beside a sign, never a colour alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// `alive`, `silent`, `closed` or `unknown`: also the name of the style.
+    /// `alive`, `silent`, `held` (too early to say), `closed` or `unknown`: also the name of the style.
     pub(crate) word: &'static str,
     /// Why, in words.
     pub(crate) why: String,
@@ -73,7 +73,7 @@ impl LeaseSigns {
             (Some(left), None) if left * 2 < longest => {
                 ("silent", format!("no renewal seen for {}", ago(self.first)))
             }
-            (Some(_), None) => ("unknown", "no renewal seen yet".into()),
+            (Some(_), None) => ("held", "watching for its renewal".into()),
         };
         Life { word, why }
     }
@@ -107,12 +107,13 @@ mod tests {
         signs.life(&holding.holder, &Capabilities::full("x"), now).word
     }
 
-    /// F2: a lease whose end moves is alive; one that runs down past its half is silent; one look alone says neither.
+    /// F2: a lease whose end moves is alive; one that runs down past its half is silent; one look alone says neither,
+    /// only that it is held.
     #[tokio::test]
     async fn f2_a_holder_that_renews_is_alive() {
         let (start, first) = (Instant::now(), held(Some(TTL)));
         let signs = LeaseSigns::seen(&first, None, start);
-        assert_eq!(word(&signs, &first, start), "unknown");
+        assert_eq!(word(&signs, &first, start), "held");
         let later = start + TTL / 3;
         let renewed = LeaseSigns::seen(&held(Some(TTL)), Some(&signs), later);
         assert_eq!(word(&renewed, &first, later), "alive");

@@ -1,8 +1,8 @@
 //! A page that shows who holds what: which lock everybody waits for, who holds it, since when, whether that holder is
 //! alive, and what to type.
 //!
-//! [`router`] mounts in any axum application, under any path; `tenure serve` is that router on 127.0.0.1. It works on every
-//! engine, and says what an engine cannot tell. The HTML needs no JavaScript; with it, the page is live.
+//! [`router`] mounts in any axum application, under any path; `tenure serve` is that router on 127.0.0.1. It works on
+//! every engine, and says what an engine cannot tell. The HTML needs no JavaScript; with it, the page is live.
 //!
 //! ```
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,16 +13,17 @@
 //!
 //! # What it asks of the engine
 //!
-//! One task asks for all browsers: it has one watch, and looks at all locks every second while somebody looks at a page,
-//! else every ten seconds. It starts with the first request and ends with the router. What it remembers has a bound.
+//! One task asks for all browsers: it has one watch, and looks at all locks every second while somebody looks at a
+//! page, else every ten seconds. It starts with the first request and ends with the router. What it remembers has a
+//! bound.
 //!
 //! # Who can use it
 //!
 //! - It is read-only, unless [`Dashboard::allow_release`] is set.
 //! - A request must name an allowed host: the loopback names, and those of [`Dashboard::allow_host`].
 //! - Requests from pages of other sites are refused; a form needs the value that its page contained.
-//! - [`Dashboard::auth_token`] asks for a token. Without it, put your own authentication around the router: everybody who
-//!   reaches it sees all keys, holders and reasons.
+//! - [`Dashboard::auth_token`] asks for a token. Without it, put your own authentication around the router: everybody
+//!   who reaches it sees all keys, holders and reasons.
 //! - Tokens of claims, passwords, and labels that look like secrets are never shown.
 
 mod secrets; // what must not be shown
@@ -98,7 +99,8 @@ impl Dashboard {
         self
     }
 
-    /// What the commands on the page need to find the same locks, such as `-u redis://cache-1`. It is shown: no passwords.
+    /// What the commands on the page need to find the same locks, such as `-u redis://cache-1`. It is shown: no
+    /// passwords.
     pub fn command_options(mut self, options: impl Into<String>) -> Self {
         self.options.command_options = Some(options.into());
         self
@@ -121,3 +123,8 @@ impl Dashboard {
         guarded.merge(health).with_state(app)
     }
 }
+
+/// The examples of its page in the documentation, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/ops/dashboard.md")]
+struct Page;

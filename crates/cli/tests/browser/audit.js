@@ -38,6 +38,7 @@ ids.filter((id, index) => ids.indexOf(id) !== index).forEach((id) => flaw(`an id
 for (const node of all("[aria-labelledby]")) {
   if (!document.getElementById(node.getAttribute("aria-labelledby"))) flaw("a label is there", node);
 }
+all("#locks").map((table) => table.parentElement).filter((box) => box.scrollWidth > box.clientWidth).forEach((box) => flaw("the list fits its box", box));
 if (document.documentElement.scrollWidth > innerWidth) flaw("the page is not wider than the window");
 
 const rgb = (text) => text.match(/[\d.]+/g).map(Number);

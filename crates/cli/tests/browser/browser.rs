@@ -1,7 +1,7 @@
 //! A headless Chromium, driven over WebDriver.
 //!
-//! In: what a page must show. Out: clicks, keys, and waits with a deadline. The driver leads a process group of its own,
-//! which is killed at the end, so that no browser outlives its test.
+//! In: what a page must show. Out: clicks, keys, and waits with a deadline. The driver leads a process group of its
+//! own, which is killed at the end, so that no browser outlives its test.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;

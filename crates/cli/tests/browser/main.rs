@@ -1,7 +1,7 @@
 //! The page in a real browser, beside real processes: what its script does, and whether everybody can use it.
 //!
-//! One test, because a browser is heavy: it has one browser at a time and goes from page to page. It waits for states, with
-//! the deadline of the test kit.
+//! One test, because a browser is heavy: it has one browser at a time and goes from page to page. It waits for
+//! states, with the deadline of the test kit.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -56,8 +56,8 @@ fn holds(server: &RedisServer, key: &str) -> Program {
     holder
 }
 
-/// F2: the page is live, can be filtered, paged, paused and used by keyboard; a lock is released with the right to do so
-/// and not without; every page is accessible, light and wide, dark and narrow.
+/// F2: the page is live, can be filtered, paged, paused and used by keyboard; a lock is released with the right to do
+/// so and not without; every page is accessible, light and wide, dark and narrow.
 #[tokio::test(flavor = "multi_thread")]
 async fn f2_the_page_in_a_browser() {
     let server = RedisServer::start();
@@ -75,6 +75,7 @@ async fn f2_the_page_in_a_browser() {
     for path in PAGES {
         is_accessible(&browser, &site.at(path)).await;
     }
+    the_audit_finds_flaws(&browser, &site).await;
     browser.picture("wide", &site.at("/now")).await;
     browser.end().await;
     let narrow = Browser::start(Look::NarrowAndDark).await;
@@ -200,6 +201,26 @@ async fn is_released_with_right_only(
     browser.click("button.danger").await;
     browser.shows("Released by force.").await;
     assert_eq!(job.wait().code(), Some(79), "the command lost its lock");
+}
+
+/// A page with flaws does not pass: the audit looks at what it says.
+async fn the_audit_finds_flaws(browser: &Browser, site: &Site) {
+    browser.goto(&site.at("/now")).await;
+    browser.finds("main h1").await;
+    let script = "
+        document.querySelector('.filter label').remove();
+        document.querySelector('.filter button').style.color = '#aaa';
+        document.querySelector('#help-title').outerHTML = '<h4 id=help-title>Keys</h4>';
+        document.querySelector('#help').show();";
+    let flaws = browser.script(&format!("{script}{AUDIT}")).await;
+    let rules: Vec<_> = flaws
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|flaw| flaw.as_str().unwrap().split(':').next().unwrap())
+        .collect();
+    assert_eq!(rules[..2], ["headings skip no level", "a field has a label"], "{flaws}");
+    assert!(rules[2].starts_with("contrast ") && rules.len() == 3, "{flaws}");
 }
 
 /// The page has no flaw that the audit knows.

@@ -89,9 +89,10 @@ fn a_port_that_is_taken() {
     assert_eq!((done.code, done.err), (Some(69), why));
 }
 
-/// E6: the password of the server is on no page and in no message. The page says that the server is away, and serves on.
+/// t66: the password of the server is on no page and in no message. The page says that the server is away, and serves
+/// on.
 #[test]
-fn e6_no_password_on_the_page() {
+fn t66_no_password_on_the_page() {
     let space = Space::guarded();
     let url = space.secret_url();
     let command = space.tenure(["serve", "-l", "127.0.0.1:0", "-u", &url]);

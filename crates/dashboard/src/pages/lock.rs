@@ -92,12 +92,12 @@ pub(crate) struct Line {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct AskedLock {
     key: String,
 }
 
 /// `GET /lock?key=KEY`.
-pub(crate) async fn lock(State(app): State<Arc<App>>, Query(named): Query<Named>) -> Response {
+pub(crate) async fn lock(State(app): State<Arc<App>>, Query(named): Query<AskedLock>) -> Response {
     let key = match Key::new(&named.key) {
         Ok(key) => key,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),

@@ -1,7 +1,7 @@
 //! Release by force: a form that shows the holder, and its answer.
 //!
-//! In: a key, the name of the claim that was shown, the key typed again, a reason. Out: that claim is released, or nothing
-//! is. The engine compares and deletes its token, so a newer holder is never hit.
+//! In: a key, the name of the claim that was shown, the key typed again, a reason. Out: that claim is released, or
+//! nothing is. The engine compares and deletes its token, so a newer holder is never hit.
 
 use std::sync::Arc;
 

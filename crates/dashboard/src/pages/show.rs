@@ -1,7 +1,7 @@
 //! Values as they appear on pages.
 //!
-//! In: values of the library. Out: texts without characters that move, hide or reorder others. The templates then escape
-//! what HTML would read.
+//! In: values of the library. Out: texts without characters that move, hide or reorder others. The templates then
+//! escape what HTML would read.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -28,7 +28,8 @@ impl Interceptor for Counted {
     }
 }
 
-/// t70: 10,000 locks are paged at the server; a page has a bounded size, and data that is there is sent in under 100 ms.
+/// t70: 10,000 locks are paged at the server; a page has a bounded size, and data that is there is sent in under 100
+/// ms.
 #[tokio::test]
 async fn t70_ten_thousand_locks_are_paged() {
     let locker = Locker::new(Memory::space("page-many"));

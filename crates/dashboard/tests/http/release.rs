@@ -27,7 +27,8 @@ async fn t70_read_only_unless_allowed() {
     assert_eq!((answer.status, answer.body.as_str()), (StatusCode::FORBIDDEN, why));
 }
 
-/// t70: a release needs the key typed again; then the holder that was shown loses the lock, and learns who did it and why.
+/// t70: a release needs the key typed again; then the holder that was shown loses the lock, and learns who did it and
+/// why.
 #[tokio::test]
 async fn t70_a_release_with_right() {
     let server = RedisServer::start();
