@@ -32,13 +32,15 @@
       const answer = await fetch(location.href, { cache: "no-store", credentials: "same-origin" });
       const text = answer.ok ? await answer.text() : null;
       // A selection that somebody copies must not vanish under the hand.
-      if (text !== null && !paused && String(getSelection()) === "") replace(text);
+      const selecting = String(getSelection()) !== "";
+      if (text !== null && !paused) say(selecting ? "waits while text is selected" : "updates as it happens");
+      if (text !== null && !paused && !selecting) replace(text);
     } catch { /* The stream says that the server is away. */ }
     busy = false;
     if (again) { again = false; refresh(); }
   };
 
-  const say = (word) => { state.textContent = word; };
+  const say = (word) => { if (state.textContent !== word) state.textContent = word; };
 
   const connect = () => {
     stream = new EventSource("live");

@@ -80,7 +80,7 @@ fn typed(kind: &'static str, text: String) -> Response {
 
 /// `GET /metrics`: what the cards show. No key is a label.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let snapshot = app.collector.fresh().await;
+    let snapshot = app.collector.newest().await;
     let (totals, lost) = (snapshot.totals(), app.collector.history().lost_ever());
     let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
     let up = u8::from(snapshot.failure.is_none() && snapshot.at.is_some());
@@ -115,7 +115,7 @@ pub(crate) async fn healthz() -> &'static str {
 
 /// `GET /readyz`: 200 if the engine answered within half a minute.
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
-    match app.collector.fresh().await.age() {
+    match app.collector.newest().await.age() {
         Some(age) if age < READY => "ok\n".into_response(),
         _ => refuse(StatusCode::SERVICE_UNAVAILABLE, "the engine does not answer"),
     }

@@ -31,7 +31,7 @@ const AFTER_EVENT: Duration = Duration::from_millis(100);
 const PAUSE_PER_LOOK: u32 = 4;
 /// A page without a stream counts as looked at for this long.
 const LOOKED_AT: Duration = Duration::from_secs(15);
-/// Locks that were looked at longer ago are not shown at once.
+/// If nobody looks at a page, locks that were looked at longer ago are not shown at once.
 const STALE: Duration = Duration::from_secs(3);
 /// How long a page waits for a look if there is none that is fresh. Then it shows what there is.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -65,14 +65,33 @@ impl Collector {
         Collector { locker, board, task: OnceLock::new() }
     }
 
-    /// A snapshot that is fresh if the engine answers in time; else the last one, which says how old it is.
+    /// The newest snapshot, for somebody who looks at a page. It waits for a look only if there is none, or if nobody has
+    /// looked for a while; then for a bounded time.
     pub(crate) async fn fresh(&self) -> Arc<Snapshot> {
+        let newest = self.board.newest();
+        let age = newest.tried.map(|tried| tried.elapsed());
+        let is_fresh = age.is_some_and(|age| age < STALE || self.board.is_looked_at());
         self.ask();
+        if is_fresh {
+            return newest;
+        }
+        self.after(newest.number).await
+    }
+
+    /// The newest snapshot, for a program: it does not count as somebody who looks at a page.
+    pub(crate) async fn newest(&self) -> Arc<Snapshot> {
+        self.start();
+        match self.board.newest() {
+            newest if newest.tried.is_some() => newest,
+            newest => self.after(newest.number).await,
+        }
+    }
+
+    /// The first snapshot after this one; the newest, if none comes in time.
+    async fn after(&self, number: u64) -> Arc<Snapshot> {
         let mut newest = self.board.newest.subscribe();
-        let is_fresh =
-            |snapshot: &Arc<Snapshot>| snapshot.tried.is_some_and(|tried| tried.elapsed() < STALE);
         // An error means that the time is over.
-        let _ = timeout(PATIENCE, newest.wait_for(is_fresh)).await;
+        let _ = timeout(PATIENCE, newest.wait_for(|snapshot| snapshot.number > number)).await;
         self.board.newest()
     }
 
@@ -87,13 +106,17 @@ impl Collector {
         self.board.history()
     }
 
-    /// Starts the task if it does not run, and tells it that somebody looks.
+    /// Somebody looks at a page from now on.
     fn ask(&self) {
+        *lock(&self.board.asked) = Some(Instant::now());
+        self.start();
+        self.board.wake.notify_one();
+    }
+
+    fn start(&self) {
         self.task.get_or_init(|| {
             tokio::spawn(collect(self.locker.clone(), self.board.clone())).abort_handle()
         });
-        *lock(&self.board.asked) = Some(Instant::now());
-        self.board.wake.notify_one();
     }
 }
 
@@ -160,35 +183,34 @@ async fn collect(locker: Locker, board: Arc<Board>) {
     let mut pace = Pace { done: None, took: Duration::ZERO, changed: false };
     let mut watch = None;
     loop {
-        if watch.is_none() {
-            watch = locker.watch("*").await.inspect_err(|error| failed(&board, error)).ok();
-        }
-        tokio::select! {
-            event = next(&mut watch), if watch.is_some() => match event {
-                Ok(event) => {
-                    board.add(event);
-                    pace.changed = true;
-                }
-                Err(error) if error.is_closed() => return failed(&board, &error),
-                // The look after this says what is the matter.
-                Err(_) => pace.changed = true,
-            },
+        let done = tokio::select! {
+            event = next(&mut watch), if watch.is_some() => {
+                // After an error, the next look says what is the matter.
+                pace.changed |= event.is_ok();
+                event.map(|event| board.add(event))
+            }
             () = sleep_until(pace.due(board.is_looked_at())) => {
                 let start = Instant::now();
-                match locker.list("*").await {
-                    Ok(found) => board.publish(board.newest().after(found, Instant::now())),
-                    Err(error) => {
-                        failed(&board, &error);
-                        if error.is_closed() {
-                            return;
-                        }
-                    }
-                }
+                let looked = look(&locker, &board, &mut watch).await;
                 pace = Pace { done: Some(Instant::now()), took: start.elapsed(), changed: false };
+                looked.inspect_err(|error| failed(&board, error))
             }
-            () = board.wake.notified() => {}
+            () = board.wake.notified() => Ok(()),
+        };
+        if done.is_err_and(|error| error.is_closed()) {
+            return;
         }
     }
+}
+
+/// One look at all locks. The watch begins with the first that succeeds.
+async fn look(locker: &Locker, board: &Board, watch: &mut Option<Watch>) -> Result<(), Error> {
+    if watch.is_none() {
+        *watch = Some(locker.watch("*").await?);
+    }
+    let found = locker.list("*").await?;
+    board.publish(board.newest().after(found, Instant::now()));
+    Ok(())
 }
 
 async fn next(watch: &mut Option<Watch>) -> Result<Event, Error> {

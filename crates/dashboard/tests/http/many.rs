@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use tenure::backend::{BoxFuture, Fault, LockInfo, Operator, Query};
+use tenure::backend::{BoxFuture, Fault, FaultKind, LockInfo, Operator, Query};
 use tenure::{Locker, Memory};
 use tenure_testkit::intercept::{Intercepted, Interceptor};
 use tenure_testkit::wait::eventually;
@@ -89,6 +89,40 @@ async fn t70_fifty_browsers_ask_as_often_as_one() {
     let most = 11.0 * took.as_secs_f64().ceil() + 4.0;
     assert!(f64::from(looks) <= most, "{looks} looks in {took:?}");
     browsers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// t70: while the engine fails, fifty browsers cause no more requests to it than one: two in a second.
+#[tokio::test]
+async fn t70_a_dead_engine_is_not_asked_more_often() {
+    let dead = Dead::default();
+    let memory = Arc::new(Memory::space("page-dead"));
+    let locker = Locker::new(Intercepted::new(memory, Arc::new(dead.clone())));
+    let site = Site::of(&locker);
+    site.shows("/now", "The engine does not answer.").await;
+    let (start, before) = (Instant::now(), dead.0.load(Ordering::Relaxed));
+    let events = Arc::new(AtomicU32::new(0));
+    let browsers: Vec<_> =
+        (0..50).map(|_| tokio::spawn(browse(site.clone(), events.clone()))).collect();
+    let enough = || async { events.load(Ordering::Relaxed) >= 150 };
+    eventually("every browser to have loaded three pages", enough).await;
+    let (looks, took) = (dead.0.load(Ordering::Relaxed) - before, start.elapsed());
+    assert!(f64::from(looks) <= 2.0 * took.as_secs_f64().ceil() + 2.0, "{looks} looks in {took:?}");
+    browsers.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Counts the looks, and fails all of them.
+#[derive(Clone, Default)]
+struct Dead(Arc<AtomicU32>);
+
+impl Interceptor for Dead {
+    fn inspect<'a>(
+        &'a self,
+        _inner: &'a dyn Operator,
+        _query: &'a Query,
+    ) -> BoxFuture<'a, Result<Vec<LockInfo>, Fault>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Err(Fault::new(FaultKind::Unavailable, "it is dead")) })
+    }
 }
 
 async fn browse(site: Site, events: Arc<AtomicU32>) {
