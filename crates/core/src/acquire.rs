@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::coop;
 use tracing::Instrument;
 
 use crate::claim::Claim;
@@ -46,6 +47,7 @@ pub(crate) async fn lock_within(
     bounds: &mut WaitLimits,
 ) -> Result<Hold, Error> {
     ask.set_asker();
+    let_others_run().await;
     let span = observe::acquire_span(ask);
     let ways = async {
         match (ask.options.attempts, ask.options.wait) {
@@ -66,6 +68,11 @@ pub(crate) async fn lock_within(
     got
 }
 
+/// A grant in memory waits for nothing: without this, a task that locks in a loop would never let other tasks run.
+async fn let_others_run() {
+    coop::consume_budget().await;
+}
+
 /// Tries once, or waits if the request sets a wait. Returns `None` if another holder has the lock.
 pub(crate) async fn try_lock(
     engine: &Arc<Engine>,
@@ -83,6 +90,7 @@ pub(crate) async fn try_lock(
 /// Tries once, and says who has the lock if it is not granted.
 pub(crate) async fn try_once(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
     ask.set_asker();
+    let_others_run().await;
     let (started, span) = (engine.clock.now(), observe::acquire_span(ask));
     let tried = attempt(engine, ask).instrument(span.clone()).await;
     observe::end_of_acquire(&span, tried.as_ref().map(Tried::as_hold));
@@ -427,8 +435,9 @@ async fn refresh_within(
 
 /// Whether enough of the lease is left for its new holder.
 fn is_fresh(ask: &Request, hold: &Hold) -> bool {
-    let lease = &hold.lease;
-    lease.is_valid() && (lease.is_unbounded() || lease.granted_left() >= least_left(ask, hold))
+    let (lease, now) = (&hold.lease, hold.engine.clock.now());
+    let enough = lease.is_unbounded() || lease.granted_left(now) >= least_left(ask, hold);
+    enough && lease.ended_by(now).is_none()
 }
 
 /// Renews a lease that was handed over or re-entered, if too little of it is left for its new holder. Returns

@@ -84,17 +84,29 @@ impl Locker {
         LockRequest::of(self.inner.read(key).0)
     }
 
-    /// The same as [`lock`](Self::lock), beside [`read`](Self::read).
+    /// The same as [`lock`](Self::lock), beside [`read`](Self::read): it holds the key alone.
     pub fn write(&self, key: impl AsRef<str>) -> LockRequest {
         self.lock(key)
     }
 
-    /// As [`read`](Self::read), for a request that does not fail if the key is busy.
+    /// As [`read`](Self::read), for a request that does not fail if the key is busy: `None` if a writer holds it or
+    /// waits for it.
+    ///
+    /// ```
+    /// use tenure::{Locker, Memory, blocking};
+    ///
+    /// let locker = blocking::Locker::new(Locker::new(Memory::space("blocking-readers")));
+    /// let reader = locker.try_read("catalog").acquire()?.expect("nobody writes");
+    /// reader.release()?;
+    /// locker.write("catalog").acquire()?.release()?;
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
     pub fn try_read(&self, key: impl AsRef<str>) -> TryLockRequest<Shared> {
         TryLockRequest::of(self.inner.try_read(key).0)
     }
 
-    /// The same as [`try_lock`](Self::try_lock), beside [`try_read`](Self::try_read).
+    /// The same as [`try_lock`](Self::try_lock), beside [`try_read`](Self::try_read): `None` if anybody holds the key
+    /// or waits for it.
     pub fn try_write(&self, key: impl AsRef<str>) -> TryLockRequest {
         self.try_lock(key)
     }
@@ -144,17 +156,31 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Returns a request for `permits` permits at once.
+    /// Returns a request for `permits` permits at once, as
+    /// [`tenure::Semaphore::acquire_many`](crate::Semaphore::acquire_many).
     pub fn acquire_many(&self, permits: u32) -> LockRequest<Permits> {
         LockRequest::of(self.inner.acquire_many(permits).0)
     }
 
-    /// As [`acquire`](Self::acquire), for a request that does not fail if no permit is free.
+    /// As [`acquire`](Self::acquire), for a request that does not fail if no permit is free: `None`, also if
+    /// another request waits.
     pub fn try_acquire(&self) -> TryLockRequest<Permits> {
         self.try_acquire_many(1)
     }
 
     /// As [`acquire_many`](Self::acquire_many), for a request that does not fail if too few permits are free.
+    ///
+    /// ```
+    /// use tenure::{Locker, Memory, blocking};
+    ///
+    /// let locker = blocking::Locker::new(Locker::new(Memory::space("blocking-tries")));
+    /// let reports = locker.semaphore("limit:reports", 3);
+    /// let heavy = reports.try_acquire_many(2).acquire()?.expect("three are free");
+    /// assert!(reports.try_acquire_many(2).acquire()?.is_none());
+    /// assert_eq!(reports.acquire().numbered().acquire()?.slot(), Some(0));
+    /// heavy.release()?;
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
     pub fn try_acquire_many(&self, permits: u32) -> TryLockRequest<Permits> {
         TryLockRequest::of(self.inner.try_acquire_many(permits).0)
     }

@@ -419,7 +419,20 @@ impl<M: HeldMode> LockRequest<M> {
 }
 
 impl LockRequest<Permits> {
-    /// Gives the permit a number, its [slot](crate::Guard::slot): the lowest one that no other holder has.
+    /// Gives the permit a number, its [slot](crate::Guard::slot): the lowest one that no other holder has. Only a
+    /// request for a single permit can have one.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("numbered"));
+    /// let permit = locker.semaphore("limit:reports", 2).acquire().numbered().await?;
+    /// assert_eq!(permit.slot(), Some(0));
+    /// permit.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn numbered(mut self) -> Self {
         self.0.numbered = true;
         self
@@ -477,7 +490,7 @@ impl<M: HeldMode> TryLockRequest<M> {
 }
 
 impl TryLockRequest<Permits> {
-    /// Gives the permit a number, its [slot](crate::Guard::slot): the lowest one that no other holder has.
+    /// Gives the permit a number, as [`LockRequest::numbered`].
     pub fn numbered(mut self) -> Self {
         self.0.numbered = true;
         self

@@ -61,8 +61,9 @@ pub struct Claim {
     contention: Notify,
     lost: OnceLock<Loss>,
     sent: AtomicBool,
-    /// The label that replaces the one of the options.
-    new_label: Mutex<Option<Arc<str>>>,
+    /// The label that replaces the one of the options. A mutex of std: engines read it under one of theirs, which must
+    /// not be held across a point at which shuttle switches threads.
+    new_label: std::sync::Mutex<Option<Arc<str>>>,
 }
 
 /// What a backend has reported for a claim.
@@ -370,8 +371,9 @@ impl Claim {
     /// the claim at hand may call this; otherwise it sends [`Notice::Contended`](crate::backend::Notice).
     pub fn set_contended(&self, now: Time) {
         let now = now.as_nanos().max(1);
-        self.contended_last.fetch_max(now, Ordering::AcqRel);
-        if self.contended.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        // Before the mark: `clear_contended` reads the two in the opposite order, so one of us sees the other.
+        self.contended_last.fetch_max(now, Ordering::SeqCst);
+        if self.contended.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.contention.notify_waiters();
         }
     }
@@ -379,8 +381,15 @@ impl Claim {
     /// A renewal that was sent at `sent` has reported that no other process waits any more. It knows nothing of a
     /// process that was reported since then.
     pub(crate) fn clear_contended(&self, sent: Time) {
-        if self.contended_last.load(Ordering::Acquire) < sent.as_nanos() {
-            self.contended.store(0, Ordering::Release);
+        let last = || self.contended_last.load(Ordering::SeqCst);
+        if last() >= sent.as_nanos() {
+            return;
+        }
+        self.contended.store(0, Ordering::SeqCst);
+        // A report that came in between found the mark still set, and left it to us.
+        let late = last();
+        if late >= sent.as_nanos() {
+            self.set_contended(Time::from_nanos(late));
         }
     }
 

@@ -115,7 +115,7 @@ impl Lease {
     }
 
     /// The slot of a numbered permit. It stays when the permit is handed to another task.
-    pub(crate) fn slot(&self) -> Option<u32> {
+    pub fn slot(&self) -> Option<u32> {
         self.slot
     }
 
@@ -152,8 +152,8 @@ impl Lease {
     }
 
     /// How much remains of the time that the server granted, regardless of the current holder's `max_hold`.
-    pub(crate) fn granted_left(&self) -> Duration {
-        Time::from_nanos(self.valid_until.load(Ordering::Acquire)).since(self.clock.now())
+    pub(crate) fn granted_left(&self, now: Time) -> Duration {
+        Time::from_nanos(self.valid_until.load(Ordering::Acquire)).since(now)
     }
 
     /// Until when the server may keep the lock if it is not released. An earlier local holder may have had a

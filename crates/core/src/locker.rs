@@ -122,6 +122,7 @@ impl Locker {
     /// assert!(locker.try_write("catalog").await?.is_none());
     /// drop((one, two));
     /// let writer = locker.write("catalog").await?;
+    /// assert!(locker.try_read("catalog").await?.is_none());
     /// # drop(writer);
     /// # Ok::<(), tenure::Error>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -130,20 +131,21 @@ impl Locker {
         LockRequest::new(RequestBuilder::new(&self.engine, key.as_ref()).mode(Mode::Read))
     }
 
-    /// The same as [`lock`](Self::lock), beside [`read`](Self::read).
+    /// The same as [`lock`](Self::lock), beside [`read`](Self::read), whose example and cancel safety apply here too.
     pub fn write(&self, key: impl AsRef<str>) -> LockRequest {
         self.lock(key)
     }
 
     /// As [`read`](Self::read), for a request that does not fail if the key is busy: `None` if a writer holds it
-    /// or waits for it.
+    /// or waits for it. The example and the cancel safety of `read` apply here too.
     pub fn try_read(&self, key: impl AsRef<str>) -> TryLockRequest<Shared> {
         TryLockRequest::new(
             RequestBuilder::once(&self.engine, Key::new(key.as_ref())).mode(Mode::Read),
         )
     }
 
-    /// The same as [`try_lock`](Self::try_lock), beside [`try_read`](Self::try_read).
+    /// The same as [`try_lock`](Self::try_lock), beside [`try_read`](Self::try_read): `None` if anybody holds the key
+    /// or waits for it. The example and the cancel safety of [`read`](Self::read) apply here too.
     pub fn try_write(&self, key: impl AsRef<str>) -> TryLockRequest {
         self.try_lock(key)
     }

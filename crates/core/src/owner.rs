@@ -60,6 +60,11 @@ impl Owner {
     /// An owner that several processes share: all that use the same `id` share its locks. The server counts
     /// the holds, so not every engine supports it (see
     /// [`Capabilities::shared_owners`](crate::backend::Capabilities::shared_owners)).
+    ///
+    /// Processes share the exclusive locks of such an owner, and neither its readers nor its permits. If it reads in
+    /// one process and reads the same key again in another, the second read waits behind a writer that came in
+    /// between, and the writer waits for the first read. A read in another process while the owner writes waits for
+    /// itself. Set a [`wait`](crate::LockRequest::wait), or read in one process only.
     pub fn shared(id: impl Into<Arc<str>>) -> Self {
         Owner(Identity::Shared(id.into()))
     }

@@ -47,7 +47,21 @@ impl Semaphore {
         Semaphore { locker, key: key.into(), capacity }
     }
 
-    /// The same key with another capacity.
+    /// The same key with another capacity. Permits that are held stay held, also if they are more than the new one.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("capacities"));
+    /// let two = locker.semaphore("limit:reports", 2);
+    /// let both = two.acquire_many(2).await?;
+    /// assert!(two.try_acquire().await?.is_none());
+    /// assert!(two.with_capacity(3).try_acquire().await?.is_some());
+    /// both.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_capacity(&self, capacity: u32) -> Self {
         Semaphore { capacity, ..self.clone() }
     }
@@ -57,6 +71,17 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// The future can be dropped at any await point: no permit and no queue entry is left behind.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("one-permit"));
+    /// let permit = locker.semaphore("limit:reports", 2).acquire().await?;
+    /// permit.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn acquire(&self) -> LockRequest<Permits> {
         self.acquire_many(1)
     }
@@ -67,17 +92,65 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// The future can be dropped at any await point: no permit and no queue entry is left behind.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("many-permits"));
+    /// let reports = locker.semaphore("limit:reports", 3);
+    /// let heavy = reports.acquire_many(2).await?;
+    /// assert_eq!(reports.available_permits().await?, 1);
+    /// heavy.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn acquire_many(&self, permits: u32) -> LockRequest<Permits> {
         LockRequest::new(self.asks(RequestBuilder::new(self.locker.engine(), &self.key), permits))
     }
 
     /// As [`acquire`](Self::acquire), for a request that does not fail if no permit is free: `None` if there is none,
     /// or if another request waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any await point: no permit and no queue entry is left behind.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("try-permit"));
+    /// let reports = locker.semaphore("limit:reports", 1);
+    /// let permit = reports.try_acquire().await?.expect("it is free");
+    /// assert!(reports.try_acquire().await?.is_none());
+    /// permit.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_acquire(&self) -> TryLockRequest<Permits> {
         self.try_acquire_many(1)
     }
 
-    /// As [`acquire_many`](Self::acquire_many), for a request that does not fail if too few permits are free.
+    /// As [`acquire_many`](Self::acquire_many), for a request that does not fail if too few permits are free: `None`,
+    /// also if another request waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any await point: no permit and no queue entry is left behind.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use tenure::{Locker, Memory};
+    ///
+    /// let locker = Locker::new(Memory::space("try-permits"));
+    /// let reports = locker.semaphore("limit:reports", 3);
+    /// let heavy = reports.try_acquire_many(2).await?.expect("three are free");
+    /// assert!(reports.try_acquire_many(2).await?.is_none());
+    /// heavy.release().await?;
+    /// # Ok::<(), tenure::Error>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_acquire_many(&self, permits: u32) -> TryLockRequest<Permits> {
         let request = RequestBuilder::once(self.locker.engine(), Key::new(&self.key));
         TryLockRequest::new(self.asks(request, permits))

@@ -95,7 +95,7 @@ fn min_hold_keeps_twins_apart() {
     assert_matches(&space.done(["ls"]).out, "KEY [^\n]+\nk +closed +WHO pid [^\n]+\n");
     assert_matches(
         &space.done(["show", "k"]).out,
-        "k\n  mode      closed\n  holder    WHO [^\n]+\n  held for  [^\n]+\n  \
+        "k\n  mode      closed\n  holder    WHO [^\n]+\n  granted   \\d+s ago\n  \
          closed    for another \\d+s\n  queue     empty\n",
     );
 }

@@ -119,8 +119,9 @@ impl Gate {
         ask: &'a Arc<Request>,
         patience: Queueing,
         number: u64,
+        now: Time,
     ) -> Result<Entry<'a>, Error> {
-        if let Some(joined) = self.join(engine, ask) {
+        if let Some(joined) = self.join(engine, ask, now) {
             return joined.map(Entry::Hold);
         }
         if self.fails_within_process(ask) {
@@ -190,14 +191,18 @@ impl Gate {
 
     /// Lets a new reader share a lease of this process, unless a task of this process or another process
     /// waits: readers that keep coming must not starve a writer.
-    fn join(&mut self, engine: &Arc<Engine>, ask: &Arc<Request>) -> Option<Result<Hold, Error>> {
+    fn join(
+        &mut self,
+        engine: &Arc<Engine>,
+        ask: &Arc<Request>,
+        now: Time,
+    ) -> Option<Result<Hold, Error>> {
         if self.asking.is_some() || !self.queue.is_empty() {
             return None;
         }
-        let joins =
-            |it: &&mut Tenancy| !it.lease.is_contended() && it.may_join(ask, engine.clock.now());
+        let joins = |it: &&mut Tenancy| !it.lease.is_contended() && it.may_join(ask, now);
         let tenancy = self.held.iter_mut().find(joins)?;
-        let joined = tenancy.join(engine, ask);
+        let joined = tenancy.join(engine, ask, now);
         self.watch_contention(engine);
         Some(joined)
     }
@@ -209,7 +214,7 @@ impl Gate {
         let (Some(tenancy), now) = (held.last_mut(), engine.clock.now()) else { return };
         while queue.front().is_some_and(|first| tenancy.may_join(&first.ask, now)) {
             let Some(first) = queue.pop_front() else { return };
-            let joined = tenancy.join(engine, &first.ask);
+            let joined = tenancy.join(engine, &first.ask, now);
             tenancy.watch_contention(engine);
             wakeups.add(first.turn, joined.map_or_else(Turn::Refused, Turn::Hold));
         }

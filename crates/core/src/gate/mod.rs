@@ -147,6 +147,7 @@ impl Gates {
     ) -> Result<Entry<'a>, Error> {
         engine.must_not_be_forked(&ask.key)?;
         engine.clock.must_run()?;
+        let now = engine.clock.now();
         let mut table = self.table(&ask.key);
         table.refuse_lost_owner(ask)?;
         let closed = table.closed;
@@ -158,13 +159,14 @@ impl Gates {
         if let Some(again) = gate.reenter(engine, ask) {
             return again.map(Entry::Hold);
         }
-        if let Some(stale) = gate.held.iter().find(|tenancy| !tenancy.lease.is_valid()) {
+        if let Some(stale) = gate.held.iter().find(|tenancy| tenancy.lease.ended_by(now).is_some())
+        {
             return Ok(Entry::Stale(stale.lease.clone()));
         }
         if closed {
             return Err(Error::closed(Some(&ask.key)));
         }
-        gate.admit(engine, ask, patience, self.next_serial())
+        gate.admit(engine, ask, patience, self.next_serial(), now)
     }
 
     /// Puts a granted lease into the gate and makes the leading task its holder.

@@ -118,13 +118,14 @@ impl Tenancy {
         Hold { engine, lease, serial: self.serial, fence: self.fence, depth, member, armed: true }
     }
 
-    /// Whether a reader may share this lease. It must want the same of it, and neither may limit the time of
-    /// the hold, which is a property of the lease.
+    /// Whether a reader may share this lease. It must want the same of it, both must renew (a reader that does not
+    /// was promised its whole ttl), and neither may limit the time of the hold, which is a property of the lease.
     pub(super) fn may_join(&self, ask: &Request, now: Time) -> bool {
         let unlimited = |ask: &Request| {
             ask.options.max_hold.is_none() && ask.options.min_hold == Duration::ZERO
         };
         ask.mode == Mode::Read
+            && ask.is_renewed()
             && self.lease.claim().is_compatible(&ask.claim_options())
             && self.ask.options.renew == ask.options.renew
             && unlimited(&self.ask)
@@ -134,11 +135,16 @@ impl Tenancy {
     }
 
     /// Adds a reader to this lease. An owner that shares it already re-enters.
-    pub(super) fn join(&mut self, engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Hold, Error> {
+    pub(super) fn join(
+        &mut self,
+        engine: &Arc<Engine>,
+        ask: &Arc<Request>,
+        now: Time,
+    ) -> Result<Hold, Error> {
         if ask.owner.as_ref().is_some_and(|owner| self.depth_of(owner) > 0) {
             return self.reenter_same(engine, ask);
         }
-        let member = Member::of(ask, engine.clock.now());
+        let member = Member::of(ask, now);
         self.members.push((member.clone(), 1));
         self.depth += 1;
         engine.observe.holding(ask);
@@ -156,7 +162,8 @@ impl Tenancy {
     pub(super) fn leave(&mut self, engine: &Engine, hold: &Hold) -> u32 {
         self.depth -= 1;
         let Some(member) = &hold.member else { return self.depth };
-        let at = self.members.iter().position(|(other, _)| Arc::ptr_eq(other, member));
+        // From the end: readers that come and go are there, behind those that stay.
+        let at = self.members.iter().rposition(|(other, _)| Arc::ptr_eq(other, member));
         let Some(at) = at else { return 0 };
         self.members[at].1 -= 1;
         let left = self.members[at].1;

@@ -212,8 +212,8 @@ fn limits_hold(ask: &Request, hold: &Hold) -> bool {
 
 /// Whether a lease that was held during a wait must be renewed before it is reported.
 fn is_stale(hold: &Hold) -> bool {
-    let lease = &hold.lease;
-    let is_short = !lease.is_unbounded() && lease.granted_left() < lease.ttl() / 2;
+    let (lease, now) = (&hold.lease, hold.engine.clock.now());
+    let is_short = !lease.is_unbounded() && lease.granted_left(now) < lease.ttl() / 2;
     lease.is_valid() && (is_short || lease.is_doubted())
 }
 

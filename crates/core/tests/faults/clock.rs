@@ -1,11 +1,15 @@
 //! A machine that is suspended: the clock of leases jumps.
 
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use tenure_core::backend::Loss;
 use tenure_core::time::Clock;
 use tenure_core::{Locker, Memory, Owner};
-use tenure_testkit::wait::within;
+use tenure_testkit::wait::{DEADLINE, within};
+
+use crate::support::{Stall, meddled, still};
 
 /// t14: a machine that was suspended for longer than the ttl has lost its locks the moment it wakes, before
 /// any request.
@@ -59,4 +63,29 @@ async fn t14_what_was_lost_asleep_is_not_reentered() {
             Err(error) => assert!(error.is_lost(), "{error:?}"),
         }
     }
+}
+
+/// t14: a reader that comes after a suspend does not join the lease that was lost, also if nobody has noticed the loss:
+/// it gets a new grant. Another thread waits for it, because a task that joined again and again would never yield.
+#[test]
+fn t14_a_lost_lease_is_not_joined() {
+    let (sender, answer) = channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ((clock, memory), (_go_on, stall)) = (still(), Stall::new());
+            let stall = Arc::new(stall);
+            let locker = meddled(&memory, &stall);
+            let (lost, shares) = (locker.read("k").await.unwrap(), locker.read("k").await.unwrap());
+            assert_eq!(shares.fence(), lost.fence());
+            clock.advance(Duration::from_secs(11));
+            stall.has_come().await;
+            clock.advance(Duration::from_secs(20));
+            let again = within("an answer", locker.read("k").into_future()).await.unwrap();
+            assert!(again.is_held() && !lost.is_held() && !shares.is_held());
+            assert!(again.fence() > lost.fence());
+            sender.send(()).unwrap();
+        });
+    });
+    answer.recv_timeout(DEADLINE).expect("a new grant in time");
 }

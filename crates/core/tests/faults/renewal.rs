@@ -13,7 +13,7 @@ use tenure_testkit::register::Register;
 use tenure_testkit::wait::{eventually, nothing_is_left, within};
 use tokio::sync::Semaphore;
 
-use crate::support::Store;
+use crate::support::{Store, still};
 
 /// What happens to renewals.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -251,4 +251,32 @@ async fn t49_renewals_are_spread() {
     clock.advance(Duration::from_millis(600));
     eventually("all to be renewed", || async { counts.renewed(1) == LOCKS }).await;
     assert_eq!(counts.renewed(2), 0, "none of them twice");
+}
+
+/// B2, A15: if the lease of a process is not renewed, all its readers are notified of the loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_a_lease_are_lost_together() {
+    let (memory, renewals) = (Memory::space("lost-together"), Renewals::new(Fate::Swallowed));
+    let locker = Locker::new(Intercepted::new(Arc::new(memory.clone()), renewals.clone()));
+    let read = || locker.read("k").ttl(Duration::from_millis(500)).into_future();
+    let readers = [read().await.unwrap(), read().await.unwrap()];
+    assert_eq!(readers[0].fence(), readers[1].fence(), "they share a lease");
+    for reader in readers {
+        assert_eq!(within("the loss", reader.lost()).await, Loss::Expired);
+        assert!(!reader.is_held() && reader.release().await.unwrap_err().is_lost());
+    }
+    nothing_is_left(&memory.locker(), "k").await;
+}
+
+/// A reader that does not renew was promised its whole ttl: it does not join a lease that ends sooner.
+#[tokio::test]
+async fn a_reader_without_renewal_has_its_whole_ttl() {
+    let (clock, memory) = still();
+    let (locker, ttl) = (memory.locker(), Duration::from_secs(10));
+    let read = || locker.read("k").ttl(ttl).renew(Renew::Off).into_future();
+    let first = read().await.unwrap();
+    clock.advance(ttl * 9 / 10);
+    let second = read().await.unwrap();
+    assert!(second.remaining() > ttl * 9 / 10, "{:?}", second.remaining());
+    drop((first, second));
 }

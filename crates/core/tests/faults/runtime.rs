@@ -140,3 +140,24 @@ async fn t68_the_first_notice_is_received() {
         assert_eq!(within("the loss", guard.lost()).await, Loss::Gone);
     }
 }
+
+/// A task that reads in a loop, beside another reader of its process, lets the other tasks of its thread run.
+#[test]
+fn a_loop_in_memory_lets_others_run() {
+    let (store, runtime) =
+        (Memory::space("loop"), Builder::new_current_thread().enable_all().build());
+    let locker = store.locker();
+    let reads = async move {
+        let _other = locker.read("k").await.unwrap();
+        loop {
+            locker.read("k").await.unwrap().release().await.unwrap();
+        }
+    };
+    let stopped = Arc::new(AtomicBool::new(false));
+    let seen = stopped.clone();
+    std::thread::spawn(move || {
+        let ends = async { tokio::time::timeout(Duration::from_millis(50), reads).await.is_err() };
+        seen.store(runtime.unwrap().block_on(ends), Ordering::Release);
+    });
+    eventually_blocking("the time-out", || stopped.load(Ordering::Acquire));
+}

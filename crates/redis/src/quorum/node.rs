@@ -318,7 +318,7 @@ impl QuorumNode {
         self: Arc<Self>,
         claim: Arc<Claim>,
     ) -> Result<RenewReply, EngineError> {
-        let run = ScriptCall::renew(self.server().keys(), None, &claim, claim.ttl());
+        let run = ScriptCall::renew(self.server().keys(), None, &claim, None, claim.ttl());
         run.on(self.link(claim.key())).await
     }
 

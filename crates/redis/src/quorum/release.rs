@@ -90,7 +90,7 @@ impl Shared {
             && !lease.is_contended()
             && self.is_uncontended(claim.key(), now);
         let keys = self.first().server().keys();
-        let give = plain.then(|| Arc::new(ScriptCall::release_fast(keys, &self.writer, claim)));
+        let give = plain.then(|| Arc::new(ScriptCall::release_fast(keys, &self.writer, lease)));
         self.give_back(claim.key(), claim.token(), Unvote::Claim(closed), was_ours, give).await
     }
 

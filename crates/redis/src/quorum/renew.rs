@@ -140,7 +140,7 @@ impl QuorumNode {
         let runs: Vec<ScriptCall> = due
             .claims
             .iter()
-            .map(|(claim, ttl)| ScriptCall::renew(keys, None, claim, *ttl))
+            .map(|(claim, ttl)| ScriptCall::renew(keys, None, claim, None, *ttl))
             .collect();
         scripts::run_all(self.server().renewals(), &runs, due.within).await
     }

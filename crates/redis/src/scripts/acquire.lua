@@ -124,14 +124,14 @@ end
 if value and (joins or holder ~= who) then return wait() end
 local waits = function() return queue and redis.call('EXISTS', queue) == 1 and '*' or '-' end
 if joins and held == string.sub(who, 1, 1) then
-  local members = members_of(token, entry, true)
-  if #members > 0 then
+  local member = member_of(entry, token, who)
+  if member then
     -- Ours already: the reply to the first grant was lost.
     local number, refusal = fence_of_ours()
     if not number then return refusal end
     dequeue(entry)
-    extend_members(members, ttl)
-    local slot = string.match(members[1], '^%x+ %x+ %d+ %d+ #%d+/%d+n(%d+):')
+    extend_members(members_of(token, member), ttl)
+    local slot = string.match(member, '^%x+ %x+ %d+ %d+ #%d+/%d+n(%d+):')
     return granted(number, waits(), slot)
   end
 end

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::Cmd;
-use tenure_core::{Claim, Key, Token};
+use tenure_core::{Claim, Key, Lease, Token};
 
 use crate::link::SendMode;
 use crate::wire::command::CommandWriter;
@@ -107,8 +107,8 @@ impl ScriptCall {
     }
 
     /// Frees the lock if it is ours and has no waiters.
-    pub(crate) fn release_fast(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
-        let together = claim.mode().is_together();
+    pub(crate) fn release_fast(keys: &Keys, writer: &ValueWriter, lease: &Lease) -> Self {
+        let (claim, together) = (lease.claim(), lease.claim().mode().is_together());
         let form = if together { &RELEASE_FAST_TOGETHER } else { &RELEASE_FAST };
         let mut words = begin(form);
         keys.add_lock(claim.key(), &mut words);
@@ -117,7 +117,7 @@ impl ScriptCall {
         }
         words.add_parts(&writer.mark("-", &claim.token().digits()));
         if together {
-            words.add_with(|to| writer.write_entry(to, claim));
+            words.add_with(|to| writer.write_member(to, claim, lease.slot()));
         }
         Self::of(form, claim.token(), words)
     }
@@ -135,8 +135,8 @@ impl ScriptCall {
 
     /// Hands the lock to the first waiter, in the usual case. The new holder is notified before we get our
     /// reply.
-    pub(crate) fn handover_fast(keys: &Keys, writer: &ValueWriter, claim: &Claim) -> Self {
-        let mut words = begin_notifying(&HANDOVER_FAST, keys);
+    pub(crate) fn handover_fast(keys: &Keys, writer: &ValueWriter, lease: &Lease) -> Self {
+        let (claim, mut words) = (lease.claim(), begin_notifying(&HANDOVER_FAST, keys));
         keys.add_usual(claim.key(), &mut words);
         keys.add_beats(claim.key(), &mut words);
         words.add_parts(&writer.mark("", &claim.token().digits()));
@@ -158,11 +158,13 @@ impl ScriptCall {
         Self::of(&ACQUIRE, claim.token(), words)
     }
 
-    /// Frees the lock, or closes it for a while, if it is ours; and leaves its queue.
+    /// Frees the lock, or closes it for a while, if it is ours; and leaves its queue. A numbered permit whose slot is
+    /// not known costs the server a look at all members of the lock.
     pub(crate) fn release(
         keys: &Keys,
         writer: &ValueWriter,
         claim: &Claim,
+        slot: Option<u32>,
         closed: Option<Duration>,
     ) -> Self {
         let mut words = on_lock(&RELEASE, keys, claim.key(), claim.token());
@@ -170,7 +172,7 @@ impl ScriptCall {
         // A time below the server's resolution still closes the lock.
         words.add_number(closed.map_or(0, |rest| millis(rest).max(1)));
         keys.add_inboxes(claim.key(), &mut words);
-        words.add_with(|to| writer.write_entry(to, claim));
+        words.add_with(|to| writer.write_member(to, claim, slot));
         Self::of(&RELEASE, claim.token(), words)
     }
 
@@ -184,11 +186,12 @@ impl ScriptCall {
         Self::of(&RELEASE, token, words)
     }
 
-    /// Extends the lock. A claim that shares the lock is found by its entry, which `writer` writes.
+    /// Extends the lock. A claim that shares the lock is found by its member, which `writer` writes.
     pub(crate) fn renew(
         keys: &Keys,
         writer: Option<&ValueWriter>,
         claim: &Claim,
+        slot: Option<u32>,
         ttl: Duration,
     ) -> Self {
         let mut words = begin(&RENEW);
@@ -202,7 +205,7 @@ impl ScriptCall {
             to.write_all(who(claim).as_bytes())?;
             let Some(writer) = writer else { return Ok(()) };
             to.write_all(b" ")?;
-            writer.write_entry(to, claim)
+            writer.write_member(to, claim, slot)
         });
         words.add_number(millis(ttl));
         words.add(&value::new_label(claim));

@@ -37,7 +37,7 @@ local function read_holders()
   held, used = value and 'alone', 0
   if not together then return end
   local first = redis.call('ZRANGE', lock, '0', '0', 'WITHSCORES')
-  held = string.match(first[1] or '', '^!?%x+ %x+ %d+ %d+ ([~#])') or 'foreign'
+  held = kind_of(first[1]) or 'foreign'
   if held == 'foreign' then return end
   local now = lease_clock()
   if tonumber(first[2]) <= now then redis.call('ZREMRANGEBYSCORE', lock, '-inf', string.format('%d', now)) end
@@ -53,27 +53,43 @@ local function fits(mode)
   return held == '~' or weight and used + weight <= tonumber(capacity)
 end
 
+-- The key ends with the last member that is left: see `lease_clock`.
 local function remove_members(members)
-  local now = has_slots and lease_clock()
+  local now = lease_clock()
   used = used - redis.call('ZREM', lock, unpack(members))
   held = used > 0 and held
-  if held and now then
-    -- The last end may be an earlier one now: see `lease_clock`.
+  if held then
     redis.call('PEXPIRE', lock, redis.call('ZREVRANGE', lock, 0, 0, 'WITHSCORES')[2] - now)
   end
+end
+
+-- The members of numbered permits, by the token of their claim, and by their slot. They are read once.
+local numbered
+local function numbered_members()
+  if numbered then return numbered end
+  numbered = {}
+  for _, member in ipairs(redis.call('ZRANGE', lock, '0', '-1')) do
+    local claim, slot = string.match(member, '^(!?%x+) %x+ %d+ %d+ #%d+/%d+n(%d+):')
+    if slot then numbered[claim], numbered[tonumber(slot)] = member, member end
+  end
+  return numbered
+end
+
+-- The first member of a claim that holds the lock together with others, if it is one of them.
+local function member_of(entry, waiter, mode)
+  if string.sub(mode, -1) == 'n' then return numbered_members()[waiter] end
+  return redis.call('ZSCORE', lock, entry) and entry
 end
 
 -- Makes the claim of `entry` one of several holders. Returns the slot of a numbered permit.
 local function hold_together(entry, waiter, mode, ttl)
   local slot
   if string.sub(mode, -1) == 'n' then
-    local taken = {}
-    for _, member in ipairs(redis.call('ZRANGE', lock, 0, -1)) do
-      taken[tonumber(string.match(member, '^!?%x+ %x+ %d+ %d+ #%d+/%d+n(%d+):') or -1)] = true
-    end
+    local taken = numbered_members()
     slot = 0
     while taken[slot] do slot = slot + 1 end
     entry = string.gsub(entry, '^(%x+ %x+ %d+ %d+ #%d+/%d+n)', '%1' .. slot)
+    taken[slot], taken[waiter] = entry, entry
   end
   local members = { entry }
   for more = 2, tonumber(string.match(mode, '^#(%d+)/') or 1) do members[more] = waiter .. '#' .. more end
@@ -97,13 +113,15 @@ local function grant_to(entry, flag, ttl, number)
   held = 'alone'
 end
 
--- Undoes `grant_to`.
-local function ungrant(entry)
+-- Undoes `grant_to`, which returned `slot`.
+local function ungrant(entry, slot)
+  local waiter = string.sub(entry, 1, 32)
   if held == 'alone' then
     redis.call('DEL', lock)
     held = false
   else
-    remove_members(members_of(string.sub(entry, 1, 32), entry))
+    remove_members(members_of(waiter, slot and numbered[slot] or entry))
+    if slot then numbered[slot], numbered[waiter] = nil, nil end
   end
 end
 
@@ -116,7 +134,7 @@ local function try_grant(entry, client, ttl)
   local flag = redis.call('ZCARD', queue) > 1 and '*' or '-'
   local slot = grant_to(entry, flag, ttl, number)
   local message = table.concat({ 'granted', string.sub(entry, 1, 32), number, flag .. (slot or ''), lock }, ':')
-  if client and not notify(client, message) then return ungrant(entry) end
+  if client and not notify(client, message) then return ungrant(entry, slot) end
   pcall(dequeue, entry)
   return number, flag, slot
 end
@@ -124,13 +142,24 @@ end
 -- The fence, flag and slot of the claim that runs the script, if `serve` granted it the lock.
 local ours
 
+-- Makes the first of these waiters that can be notified ask again.
+local function wake(from, to)
+  for _, entry in ipairs(redis.call('ZRANGE', queue, from, to)) do
+    local client = string.sub(entry, 34, 49)
+    local message = table.concat({ 'ask', string.sub(entry, 1, 32), lock }, ':')
+    if listens(client) and notify(client, message) then return end
+  end
+end
+
 -- Grants the lock to the waiters at the front that fit those who hold it, at most 32 at a time. Returns whether a
 -- waiter still waits that can be notified: no later claim may pass it. Removes waiters that do not count as alive any
--- more. A waiter that cannot be notified keeps its entry, since it may be reconnecting; at most 32 of them are skipped.
+-- more, at most 256 at a time. Then one of the last waiters asks, which is likely to live; it may pass others.
+-- A waiter that cannot be notified keeps its entry, since it may be reconnecting; at most 32 of them are skipped.
 local function serve()
   if not queue then return false end
-  local time, skipped, granted = redis.call('TIME'), 0, 0
+  local time, skipped, granted, removed = redis.call('TIME'), 0, 0, 0
   while skipped < 32 do
+    if removed == 256 then wake(-32, -1) return false end
     local at = skipped == 0 and '0' or skipped
     local first = redis.call('ZRANGE', queue, at, at, 'WITHSCORES')
     local entry, ticket = first[1], first[2]
@@ -140,7 +169,8 @@ local function serve()
 --@include liveness.lua
     if not till or till < millis then
       dequeue(entry)
-    elseif held and held ~= 'alone' and #members_of(waiter, entry, true) > 0 then
+      removed = removed + 1
+    elseif held and held ~= 'alone' and member_of(entry, waiter, mode) then
       -- A script that stopped half-way left the entry of a holder.
       dequeue(entry)
     elseif not fits(mode) then
@@ -170,13 +200,4 @@ local function serve()
     end
   end
   return false
-end
-
--- Makes the first waiter that can be notified ask again: the end of the lock that it knows is out of date.
-local function wake_first()
-  for _, entry in ipairs(redis.call('ZRANGE', queue, 0, 31)) do
-    local client = string.sub(entry, 34, 49)
-    local message = table.concat({ 'ask', string.sub(entry, 1, 32), lock }, ':')
-    if listens(client) and notify(client, message) then return end
-  end
 end

@@ -9,7 +9,7 @@
 -- ARGV[2] who         the token, or `=` and the shared owner, or the mode of a claim that shares the lock
 -- ARGV[3] closed      for how many milliseconds no claim can acquire the lock; 0 frees it
 -- ARGV[4] inbox       the prefix of the names of inboxes
--- ARGV[5] entry       the claim's entry in the queue; '' if only the token is known
+-- ARGV[5] member      the claim's entry in the queue, with the slot of a numbered permit; '' if only the token is known
 -- ARGV[6] result      only with the queue or the heartbeats alone: the result for the lock
 --
 -- While the slot moves to another node, the script runs three times with one key: with the lock; with the queue;
@@ -24,11 +24,12 @@
 local lock, fence, queue, heartbeats, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, who, closed, inbox = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local has_slots = string.find(inbox, '}:$')
+local entry = string.gsub(ARGV[5], '^(%x+ %x+ %d+ %d+ #%d+/%d+n)%d+', '%1')
 
 -- With the queue or the heartbeats alone. If only the token is known, we cannot remove the entry here. It may be
 -- granted later; the inbox then releases that grant.
 if ARGV[6] then
-  redis.pcall('ZREM', KEYS[1], ARGV[5])
+  redis.pcall('ZREM', KEYS[1], entry)
   redis.pcall('HDEL', KEYS[1], token)
   return { token, 'next', ARGV[6] }
 end
@@ -44,7 +45,7 @@ local together = redis.call('TYPE', lock).ok == 'zset'
 -- A release also leaves the queue. The claim may be in it: a heartbeat that was in flight when the lock was
 -- granted executes before this script. If another claim got the lock in between, the heartbeat entered the
 -- queue again.
-if ARGV[5] ~= '' then pcall(dequeue, ARGV[5]) else pcall(dequeue_token, token) end
+if entry ~= '' then pcall(dequeue, entry) else pcall(dequeue_token, token) end
 read_holders()
 if together then
   local members = held ~= 'foreign' and members_of(token, ARGV[5]) or {}
@@ -57,7 +58,8 @@ if together then
   end
   -- Also a claim that did not hold the lock may have held others back in the queue.
   if held ~= 'foreign' then pcall(serve) end
-  if closed > 0 and #members > 0 then pcall(wake_first) end
+  -- The end of the lock that the waiters know is out of date.
+  if closed > 0 and #members > 0 then pcall(wake, 0, 31) end
   return done(#members > 0 and 'freed' or 'not_held')
 end
 -- The release of an unwanted grant knows only the token, which may be one of a shared owner's claims.
@@ -82,7 +84,7 @@ end
 if closed > 0 then
   -- The `!` before the token prevents the claim from releasing or renewing it again. Only force.lua opens it.
   redis.call('SET', lock, '-t1:closed:!' .. token .. ':' .. string.sub(value, rest), 'PX', closed)
-  pcall(wake_first)
+  pcall(wake, 0, 31)
   return done('freed')
 end
 redis.call('DEL', lock)

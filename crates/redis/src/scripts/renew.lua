@@ -5,7 +5,7 @@
 -- KEYS[3] holders  sorted set, the tokens of a shared owner by the end of their lease; for a claim that shares the
 --                  lock, its queue
 -- ARGV[1] token    of the claim, echoed first in every reply
--- ARGV[2] who      the token, or `=` and the shared owner, or the mode of a claim that shares the lock and its entry
+-- ARGV[2] who      the token, or `=` and the shared owner, or the mode of a claim that shares the lock and its member
 -- ARGV[3] ttl      in milliseconds, from now
 -- ARGV[4] label    a colon and the new label of the claim, escaped; '' if it was not changed
 -- ARGV[5] step     only for a shared owner with one key: 'holders', then 'lock'
@@ -36,11 +36,11 @@ end
 if step == 'holders' then return renew_share(KEYS[1]) and { token, 'next', 'lock' } or { token, 'gone' } end
 
 local together = redis.call('TYPE', lock).ok == 'zset'
-local entry = string.match(who, '^[~#]%S* (.*)$')
+local member = string.match(who, '^[~#]%S* (.*)$')
 --@include value.lua
 local ours = holder == who
 if together then
-  local members = entry and members_of(token, entry) or {}
+  local members = member and members_of(token, member) or {}
   ours = #members > 0 and tonumber(redis.call('ZSCORE', lock, members[1])) > lease_clock()
   if ours then extend_members(members, ttl) end
   flag = not holders and '?' or redis.call('EXISTS', holders) == 1 and '*' or '-'

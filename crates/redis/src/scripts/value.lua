@@ -54,17 +54,23 @@ local function extend_members(members, ttl)
   if left == -2 then redis.call('PEXPIRE', lock, ttl) end
 end
 
--- The members of a claim: by its entry, or by its token if the entry is not known (`exact` is false) or has a slot.
--- Patterns start at the beginning of the entry: its last fields are free text.
-local function members_of(claim, entry, exact)
+-- What the first member says of how the lock is held: `~` for readers, `#` for permits, nil for a sorted set of another
+-- program. Patterns start at the beginning of an entry: its last fields are free text.
+local function kind_of(first)
+  return string.match(first or '', '^!?%x+ %x+ %d+ %d+ ([~#])')
+end
+
+-- The members of a claim: by `member`, or by its token if there is none, as for an abandoned claim, whose slot nobody
+-- knows. That reads all members, but not a sorted set of another program.
+local function members_of(claim, member)
   local found = {}
-  if entry ~= '' and redis.call('ZSCORE', lock, entry) then
-    found[1] = entry
-    local weight = string.match(entry, '^%x+ %x+ %d+ %d+ #(%d+)/')
+  if member ~= '' and redis.call('ZSCORE', lock, member) then
+    found[1] = member
+    local weight = string.match(member, '^%x+ %x+ %d+ %d+ #(%d+)/')
     for more = 2, tonumber(weight or 1) do found[more] = claim .. '#' .. more end
     return found
   end
-  if exact and not string.find(entry, '^%x+ %x+ %d+ %d+ #%d+/%d+n:') then return found end
+  if not kind_of(redis.call('ZRANGE', lock, '0', '0')[1]) then return found end
   for _, member in ipairs(redis.call('ZRANGE', lock, '0', '-1')) do
     if string.sub(member, 1, 32) == claim then found[#found + 1] = member end
   end

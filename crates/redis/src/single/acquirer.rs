@@ -195,7 +195,8 @@ impl Acquirer {
         claim: &Claim,
         grant: Grant,
     ) -> Result<Grant, EngineError> {
-        let run = ScriptCall::renew(&self.keys, Some(&self.writer), claim, claim.ttl() + EXTRA_TTL);
+        let (writer, ttl) = (Some(&self.writer), claim.ttl() + EXTRA_TTL);
+        let run = ScriptCall::renew(&self.keys, writer, claim, grant.slot, ttl);
         // Read before the request is sent: the lock is renewed after this.
         let from = self.now();
         let error = match replication.confirm(run, claim.ttl()).await {
@@ -210,7 +211,7 @@ impl Acquirer {
             // If the release fails too, the engine abandons the claim.
             self.inbox.waiters().remove(claim.token());
             let link = self.commands.of(claim.key());
-            let _ = ScriptCall::release(&self.keys, &self.writer, claim, None)
+            let _ = ScriptCall::release(&self.keys, &self.writer, claim, grant.slot, None)
                 .on::<ReleaseReply>(link)
                 .await;
         }
@@ -371,8 +372,8 @@ impl Acquirer {
     /// it may come before the waiters.
     async fn acquire_fast(&self, claim: &Claim) -> Result<Option<Grant>, EngineError> {
         let (key, from) = (claim.key(), self.now());
-        let has_short =
-            is_simple(claim, &self.keys) && (claim.fenced() || *claim.mode() == Mode::Exclusive);
+        let has_short = is_simple(claim, None, &self.keys)
+            && (claim.fenced() || *claim.mode() == Mode::Exclusive);
         if !has_short || !self.contention().is_uncontended(key, from) {
             return Ok(None);
         }
@@ -411,7 +412,7 @@ impl Acquirer {
         self.fork_guard.refuse_forked()?;
         // The process that it is adopted from sent its request.
         claim.set_sent();
-        let run = ScriptCall::renew(&self.keys, Some(&self.writer), claim, claim.ttl());
+        let run = ScriptCall::renew(&self.keys, Some(&self.writer), claim, None, claim.ttl());
         // Read the clock before sending: the server's ttl starts after this, so our end of the lease can only
         // be too early.
         let from = self.now();

@@ -76,12 +76,12 @@ impl Releaser {
         lease: &Lease,
         then: AfterRelease,
     ) -> Result<Release, Fault> {
-        let (claim, now) = (lease.claim(), self.now());
+        let now = self.now();
         let first =
             BeforeFirstSend { was_ours: now < lease.valid_until(), epoch: self.server.epoch() };
         let short = self.short_script(mailbox, lease, now);
         let lost_reply =
-            match self.release_fast(claim, short.filter(|_| then == AfterRelease::Free), now).await
+            match self.release_fast(lease, short.filter(|_| then == AfterRelease::Free), now).await
             {
                 Ok(true) => return Ok(Release::Freed),
                 Ok(false) => None,
@@ -89,7 +89,7 @@ impl Releaser {
                 Err(error) => return Err(error.into()),
             };
         // All rare paths here are boxed: the future of every lock stays small.
-        Box::pin(self.release_full(claim, then, first, lost_reply)).await
+        Box::pin(self.release_full(lease, then, first, lost_reply)).await
     }
 
     /// The short script that is likely to be enough: `release_fast.lua` if no other process wants the lock,
@@ -100,7 +100,7 @@ impl Releaser {
     /// has no mailbox. If others want its lock, `release.lua` is used, which handles every case.
     fn short_script(&self, mailbox: Option<&Mailbox>, lease: &Lease, now: Time) -> Option<Short> {
         let claim = lease.claim();
-        if !is_simple(claim, &self.keys)
+        if !is_simple(claim, lease.slot(), &self.keys)
             || mailbox.is_some_and(|mailbox| !mailbox.enqueued_fast_only())
         {
             return None;
@@ -124,16 +124,16 @@ impl Releaser {
     /// Whether the short script released the lock.
     async fn release_fast(
         &self,
-        claim: &Claim,
+        lease: &Lease,
         short: Option<Short>,
         now: Time,
     ) -> Result<bool, EngineError> {
         let Some(short) = short else { return Ok(false) };
-        let run = || short(&self.keys, &self.writer, claim);
-        match ScriptCall::once(run, self.commands.of(claim.key())).await? {
+        let (run, key) = (|| short(&self.keys, &self.writer, lease), lease.claim().key());
+        match ScriptCall::once(run, self.commands.of(key)).await? {
             FastReleaseReply::Yes => Ok(true),
             FastReleaseReply::UseFull => {
-                self.contention().mark_contended(claim.key(), now);
+                self.contention().mark_contended(key, now);
                 Ok(false)
             }
         }
@@ -143,16 +143,17 @@ impl Releaser {
     /// short script's lost reply.
     async fn release_full(
         &self,
-        claim: &Claim,
+        lease: &Lease,
         then: AfterRelease,
         first: BeforeFirstSend,
         lost_reply: Option<EngineError>,
     ) -> Result<Release, Fault> {
+        let (claim, slot) = (lease.claim(), lease.slot());
         let closed = match then {
             AfterRelease::Free => None,
             AfterRelease::Cooldown(rest) => Some(rest),
         };
-        let run = ScriptCall::release(&self.keys, &self.writer, claim, closed).notify_first();
+        let run = ScriptCall::release(&self.keys, &self.writer, claim, slot, closed).notify_first();
         let unshared = claim.shared_owner().is_none();
         let lost_reply = match lost_reply {
             Some(lost_reply) => lost_reply,
@@ -161,7 +162,7 @@ impl Releaser {
                 answer => return Ok(released(answer?)),
             },
         };
-        match self.resolve_lost_reply(claim, &run, lost_reply).await? {
+        match self.resolve_lost_reply(lease, &run, lost_reply).await? {
             SecondAnswer::Answered(answer) => Ok(answer),
             // The same server had the lock as ours at the first request, and no operator used force: the
             // first request released it. For a shared owner we cannot tell how many other claims remain, so
@@ -177,18 +178,19 @@ impl Releaser {
 
     async fn resolve_lost_reply(
         &self,
-        claim: &Claim,
+        lease: &Lease,
         run: &ScriptCall,
         first: EngineError,
     ) -> Result<SecondAnswer, EngineError> {
         // If we cannot ask again, the first request may still have released the lock.
+        let (claim, slot) = (lease.claim(), lease.slot());
         let Ok(answer) = run.on(self.commands.of(claim.key())).await else { return Err(first) };
         if answer != ReleaseReply::NotHeld {
             return Ok(SecondAnswer::Answered(released(answer)));
         }
         // The second release says not held. A renewal is the request that reads the mark of a forced release.
         // `Yes` is not expected here; it counts as `Gone`.
-        let renew = ScriptCall::renew(&self.keys, Some(&self.writer), claim, claim.ttl());
+        let renew = ScriptCall::renew(&self.keys, Some(&self.writer), claim, slot, claim.ttl());
         match renew.on(self.commands.of(claim.key())).await? {
             RenewReply::Forced(_) => Ok(SecondAnswer::Answered(Release::NotHeld)),
             RenewReply::Gone | RenewReply::Yes { .. } => Ok(SecondAnswer::Gone(first)),
@@ -201,7 +203,8 @@ impl Releaser {
             return Ok(());
         }
         let (link, epoch) = (self.commands.of(claim.key()), self.server.epoch());
-        ScriptCall::release(&self.keys, &self.writer, claim, None).on::<ReleaseReply>(link).await?;
+        let run = ScriptCall::release(&self.keys, &self.writer, claim, None, None);
+        run.on::<ReleaseReply>(link).await?;
         self.log(claim, epoch);
         if !link.may_have_zombies(claim.ttl()) {
             return Ok(());
@@ -244,7 +247,7 @@ impl Releaser {
     /// another token.
     async fn release_share(&self, share: &[LoggedRelease]) -> Result<(), EngineError> {
         let run = |done: &LoggedRelease| {
-            ScriptCall::release(&self.keys, &self.writer, done.claim(), None)
+            ScriptCall::release(&self.keys, &self.writer, done.claim(), None, None)
         };
         let runs: Vec<ScriptCall> = share.iter().map(run).collect();
         let within = self.renewals.response_timeout();
@@ -254,7 +257,7 @@ impl Releaser {
 }
 
 /// A short script for a release.
-type Short = fn(&Keys, &ValueWriter, &Claim) -> ScriptCall;
+type Short = fn(&Keys, &ValueWriter, &Lease) -> ScriptCall;
 
 /// The state before the first request of a release.
 struct BeforeFirstSend {

@@ -108,7 +108,7 @@ impl Renewer {
     }
 
     fn renewal(&self, lease: &Lease, ttl: Duration) -> ScriptCall {
-        ScriptCall::renew(&self.keys, Some(&self.writer), lease.claim(), ttl)
+        ScriptCall::renew(&self.keys, Some(&self.writer), lease.claim(), lease.slot(), ttl)
     }
 }
 

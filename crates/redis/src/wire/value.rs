@@ -97,11 +97,24 @@ impl ValueWriter {
 
     /// Writes the queue entry of `claim`, which never changes: see `scripts/queue.lua`.
     pub(crate) fn write_entry(&self, to: &mut dyn Write, claim: &Claim) -> io::Result<()> {
+        self.write_member(to, claim, None)
+    }
+
+    /// Writes the member of a claim that shares the lock: its entry, with the slot of a numbered permit.
+    pub(crate) fn write_member(
+        &self,
+        to: &mut dyn Write,
+        claim: &Claim,
+        slot: Option<u32>,
+    ) -> io::Result<()> {
         let (token, ttl) = (claim.token().digits(), millis(claim.ttl()).to_string());
         let parts = [&*token, " ", &self.client, " ", &ttl, " ", &self.lifetime, " "];
         parts.iter().try_for_each(|part| to.write_all(part.as_bytes()))?;
         if let Some(mode) = mode_word(claim) {
             to.write_all(mode.as_bytes())?;
+        }
+        if let Some(slot) = slot {
+            write!(to, "{slot}")?;
         }
         self.write_words(to, claim)
     }
@@ -140,12 +153,15 @@ pub(crate) fn mode_word(claim: &Claim) -> Option<String> {
 }
 
 /// Whether the scripts for a lock that nobody waits for handle such a claim. Several permits have several members, and
-/// the slot of a numbered one depends on all members. In a cluster, members end by another clock: see value.lua.
-pub(crate) fn is_simple(claim: &Claim, keys: &Keys) -> bool {
+/// the slot of a numbered one depends on all members until it is granted. In a cluster, members end by another clock:
+/// see value.lua.
+pub(crate) fn is_simple(claim: &Claim, slot: Option<u32>, keys: &Keys) -> bool {
     match claim.mode() {
         Mode::Exclusive => true,
         Mode::Read => !keys.has_slots(),
-        Mode::Permits { permits, .. } => !keys.has_slots() && *permits == 1 && !claim.numbered(),
+        Mode::Permits { permits, .. } => {
+            !keys.has_slots() && *permits == 1 && (!claim.numbered() || slot.is_some())
+        }
         Mode::SharedOwner(_) => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{Guard, Locker};
+use tenure_core::{Guard, HeldMode, Locker, Permit};
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, eventually_blocking, lapse, within};
 use tokio::runtime::{Builder, Runtime};
@@ -68,18 +68,41 @@ async fn t49_ten_thousand_locks() {
     }
     let granted = within("all locks", asking.join_all()).await;
     let guards: Vec<Guard> = granted.into_iter().map(Result::unwrap).collect();
-    let (before, start) = (requests(&server), Instant::now());
+    assert_eq!(guards.len() as u64, LOCKS);
+    are_kept(&server, &a, &guards, ttl).await;
+}
+
+/// t109: ten thousand permits of a hundred keys, all numbered, are held for longer than their ttl over two connections,
+/// each renewed as often as needed and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t109_ten_thousand_permits() {
+    let server = RedisServer::start();
+    let a = Locker::new(tenure_redis::Redis::connect(&server.url()).await.unwrap());
+    let ttl = Duration::from_secs(12);
+    let mut asking = JoinSet::new();
+    for number in 0..10_000 {
+        let semaphore = a.semaphore(format!("k{}", number % 100), 100);
+        asking.spawn(semaphore.acquire().numbered().ttl(ttl).into_future());
+    }
+    let granted = within("all permits", asking.join_all()).await;
+    let permits: Vec<Permit> = granted.into_iter().map(Result::unwrap).collect();
+    assert_eq!(permits.len(), 10_000);
+    are_kept(&server, &a, &permits, ttl).await;
+}
+
+/// These are kept for longer than their ttl by as many renewals as needed, and then released by a shutdown.
+async fn are_kept<M: HeldMode>(server: &RedisServer, a: &Locker, all: &[Guard<M>], ttl: Duration) {
+    let (before, start, count) = (requests(server), Instant::now(), all.len() as u64);
     lapse(ttl + Duration::from_secs(2)).await;
-    let held = guards.iter().filter(|guard| guard.is_held()).count();
-    let (renewals, passed) = (requests(&server) - before, start.elapsed());
-    assert_eq!(held as u64, LOCKS);
+    let (renewals, passed) = (requests(server) - before, start.elapsed());
+    assert!(all.iter().all(Guard::is_held));
     // Every third of the ttl, or up to a tenth sooner; the first renewals were due before the count began.
-    let most = LOCKS * (passed.as_millis() / (ttl.as_millis() * 3 / 10) + 2) as u64;
-    assert!((LOCKS * 2..=most).contains(&renewals), "{renewals} renewals, at most {most}");
-    assert_eq!(clients(&server), 2, "commands and renewals");
+    let most = count * (passed.as_millis() / (ttl.as_millis() * 3 / 10) + 2) as u64;
+    assert!((count * 2..=most).contains(&renewals), "{renewals} renewals, at most {most}");
+    assert_eq!(clients(server), 2, "commands and renewals");
     let report = a.shutdown(Duration::ZERO).await;
-    assert_eq!((report.released, report.unreleased.len()), (10_000, 0));
-    eventually("nothing but the fence", || async { size(&server) == 1 }).await;
+    assert_eq!((report.released, report.unreleased.len()), (all.len(), 0));
+    eventually("nothing but the fence", || async { size(server) == 1 }).await;
 }
 
 fn runtime() -> Runtime {

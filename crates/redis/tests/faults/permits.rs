@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::backend::{Backend as _, Loss, Renewal};
+use tenure_core::backend::{AfterRelease, Backend as _, Loss, Release, Renewal};
 use tenure_core::{Claim, ClaimOptions, Error, Key, Lease, Mode, Permit, Renew, Semaphore, Token};
+use tenure_testkit::intercept::renewals;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, lapse, within};
 
-use crate::support::{entries, granted, locker, pttl, redis};
+use crate::support::{Monitor, calls, entries, granted, locker, pttl, redis};
 
 const LOCK: &str = "tenure:lock:k";
 const LONG: Duration = Duration::from_secs(60);
@@ -241,4 +242,95 @@ async fn t116_one_of_four_permits_is_forced() {
     assert_eq!(within("the loss", lost.lost()).await, Loss::Forced("ann".into()));
     assert_eq!(held.iter().filter(|permit| permit.is_held()).count(), 3);
     assert!(next.fence() > held.iter().map(|permit| permit.fence()).max().unwrap());
+}
+
+fn numbered(capacity: u32) -> Arc<Claim> {
+    let options = ClaimOptions::new(LONG).mode(one_of(capacity)).numbered(true);
+    Arc::new(Claim::new(Key::new("k").unwrap(), Token::random().unwrap(), options))
+}
+
+/// Fills the lock with a thousand numbered permits of other claims.
+fn fill(server: &RedisServer) {
+    let script = "for n = 0, 999 do redis.call('ZADD', KEYS[1], 9000000000000, \
+                  string.format('%032x %016x 60000 4500 #1/2000n%d:h:1:u:p::', n, n, n)) end";
+    server.client().command(&["EVAL", script, "1", LOCK]);
+}
+
+/// How often these commands read all members of the lock.
+fn walks(commands: &[String]) -> usize {
+    let all = format!("\"ZRANGE\" \"{LOCK}\" \"0\" \"-1\"");
+    commands.iter().filter(|line| line.ends_with(&all)).count()
+}
+
+/// B3: a numbered permit among a thousand is found by its slot. No other member is read by its renewal, by its release
+/// where nobody waits, and by one that closes its slot for a while.
+#[tokio::test]
+async fn one_numbered_permit_of_a_thousand() {
+    let server = RedisServer::start();
+    let store = redis(&server).await;
+    fill(&server);
+    let claims = [numbered(2_000), numbered(2_000)];
+    let mut leases = Vec::new();
+    for (claim, slot) in claims.into_iter().zip(1_000..) {
+        let grant = granted(&store, &claim).await;
+        assert_eq!(grant.slot, Some(slot));
+        leases.push(Arc::new(Lease::new(claim, grant, store.clock())));
+    }
+    let monitor = Monitor::of(&server);
+    let before = calls(&server, "zrange");
+    let renewed = renewals(&store, &leases[..1]).await;
+    assert!(matches!(renewed[..], [Some(Renewal::Renewed { .. })]), "{renewed:?}");
+    let release = async |lease, then| store.release(lease, then).await.unwrap();
+    assert_eq!(release(&leases[0], AfterRelease::Free).await, Release::Freed);
+    assert_eq!(calls(&server, "zrange"), before, "for a renewal and a release");
+    assert_eq!(members(&server), 1_001);
+    assert_eq!(release(&leases[1], AfterRelease::Cooldown(LONG)).await, Release::Freed);
+    assert_eq!((walks(&monitor.commands(&server)), members(&server)), (0, 1_001));
+    // The slot of the first is free; that of the second is closed.
+    for slot in [1_000, 1_002] {
+        assert_eq!(granted(&store, &numbered(2_000)).await.slot, Some(slot));
+    }
+}
+
+/// B3: a release that serves 32 waiters of numbered permits reads the members once.
+#[tokio::test]
+async fn numbered_waiters_are_served_at_once() {
+    let server = RedisServer::start();
+    let (store, alone) = (redis(&server).await, locker(&server).await);
+    let writer = alone.write("k").ttl(LONG).await.unwrap();
+    let asking = |store: tenure_redis::Redis| async move {
+        store.acquire(&numbered(32)).await.unwrap().slot
+    };
+    let waiting: Vec<_> = (0..32).map(|_| tokio::spawn(asking(store.clone()))).collect();
+    eventually("all to wait", || async { entries(&server).len() == 32 }).await;
+    let monitor = Monitor::of(&server);
+    writer.release().await.unwrap();
+    let mut slots = Vec::new();
+    for one in waiting {
+        slots.push(within("a turn", one).await.unwrap());
+    }
+    slots.sort_unstable();
+    assert!(slots.into_iter().eq((0..32).map(Some)), "each slot once");
+    let commands = monitor.commands(&server);
+    // Heartbeats of waiters may come in between: each is a script that reads the members once.
+    let scripts = commands.iter().filter(|line| line.contains("\"EVALSHA\"")).count();
+    assert!((1..=scripts).contains(&walks(&commands)), "{} walks", walks(&commands));
+}
+
+/// The renewal of a lost reader looks only at the first member of a large sorted set that another program has put in
+/// its place.
+#[tokio::test]
+async fn a_large_foreign_set_is_not_read() {
+    let server = RedisServer::start();
+    let store = redis(&server).await;
+    let claim = claim_as(Mode::Read);
+    let grant = granted(&store, &claim).await;
+    let leases = [Arc::new(Lease::new(claim, grant, store.clock()))];
+    let script = "redis.call('DEL', KEYS[1]) \
+                  for n = 1, 100000 do redis.call('ZADD', KEYS[1], n, 'theirs ' .. n) end";
+    server.client().command(&["EVAL", script, "1", LOCK]);
+    let monitor = Monitor::of(&server);
+    let answers = renewals(&store, &leases).await;
+    assert!(matches!(answers[..], [Some(Renewal::Lost(Loss::Gone))]), "{answers:?}");
+    assert_eq!((walks(&monitor.commands(&server)), members(&server)), (0, 100_000));
 }

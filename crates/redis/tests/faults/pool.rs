@@ -1,56 +1,29 @@
 //! Several connections for commands.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use tenure_core::backend::{AfterRelease, Backend, Release};
 use tenure_redis::Redis;
 use tenure_testkit::servers::RedisServer;
-use tenure_testkit::wait::DEADLINE;
 
-use crate::support::{claim, granted, lease};
+use crate::support::{Monitor, claim, granted, lease};
 
 /// Far longer than any wait here: a lock that becomes free was released and did not expire.
 const LONG: Duration = Duration::from_secs(300);
 const KEYS: usize = 40;
 
-/// Receives every command that the server runs.
-struct Monitor(BufReader<TcpStream>);
-
-impl Monitor {
-    fn of(server: &RedisServer) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        stream.write_all(b"MONITOR\r\n").unwrap();
-        let mut monitor = Monitor(BufReader::new(stream));
-        assert_eq!(monitor.line(), "+OK");
-        monitor
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line.trim_end().into()
-    }
-
-    /// Which connections sent scripts about which key, up to the command `end`.
-    fn senders(mut self, end: &str) -> BTreeMap<String, BTreeSet<String>> {
-        let mut senders = BTreeMap::<_, BTreeSet<_>>::new();
-        loop {
-            let line = self.line();
-            if line.contains(end) {
-                return senders;
-            }
-            let sender = line.split(['[', ']']).nth(1).unwrap_or_default();
-            let key = line.split('"').find(|word| word.starts_with("tenure:lock:"));
-            // The monitor shows the commands of a script as sent by `lua`.
-            if let (Some(key), false) = (key, sender.ends_with("lua")) {
-                senders.entry(key.into()).or_default().insert(sender.into());
-            }
+/// Which connections sent scripts about which key.
+fn senders(commands: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut senders = BTreeMap::<_, BTreeSet<_>>::new();
+    for line in commands {
+        let sender = line.split(['[', ']']).nth(1).unwrap_or_default();
+        let key = line.split('"').find(|word| word.starts_with("tenure:lock:"));
+        if let (Some(key), false) = (key, sender.ends_with("lua")) {
+            senders.entry(key.into()).or_default().insert(sender.into());
         }
     }
+    senders
 }
 
 /// All requests about a key use one connection, so none overtakes an earlier one; the keys are spread over
@@ -76,8 +49,7 @@ async fn a_key_has_one_connection() {
             }
         }
     }
-    server.client().command(&["ECHO", "finis"]);
-    let senders = monitor.senders("finis");
+    let senders = senders(&monitor.commands(&server));
     assert_eq!(senders.len(), KEYS);
     assert!(senders.values().all(|senders| senders.len() == 1), "{senders:?}");
     assert_eq!(senders.values().flatten().collect::<BTreeSet<_>>().len(), 4);

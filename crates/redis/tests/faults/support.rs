@@ -1,6 +1,8 @@
 //! Shared by these tests: a server, clients of it, and claims below the engine.
 
 use std::error::Error as _;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use tenure_core::{Claim, ClaimOptions, Error, Key, Lease, Locker, Token};
 use tenure_redis::Redis;
 use tenure_testkit::servers::proxy::Proxy;
 use tenure_testkit::servers::{RedisServer, Reply};
+use tenure_testkit::wait::DEADLINE;
 
 /// Short, so that a test of a time-out does not take long.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(400);
@@ -70,7 +73,12 @@ pub(crate) fn get(server: &RedisServer, key: &str) -> Option<String> {
 
 /// The entries of the queue of `k` in order, as `scripts/queue.lua` describes them.
 pub(crate) fn entries(server: &RedisServer) -> Vec<String> {
-    let Reply::Many(entries) = server.client().command(&["ZRANGE", QUEUE, "0", "-1"]) else {
+    sorted(server, QUEUE)
+}
+
+/// The members of the sorted set `key`.
+pub(crate) fn sorted(server: &RedisServer, key: &str) -> Vec<String> {
+    let Reply::Many(entries) = server.client().command(&["ZRANGE", key, "0", "-1"]) else {
         return Vec::new();
     };
     let text = |entry| match entry {
@@ -155,6 +163,46 @@ pub(crate) fn requests(server: &RedisServer) -> u64 {
         line.split_once("calls=")?.1.split(',').next()?.parse().ok()
     };
     info.lines().filter_map(calls).sum()
+}
+
+/// How often the server ran a command, also inside of scripts.
+pub(crate) fn calls(server: &RedisServer, command: &str) -> usize {
+    let stats = server.client().text(&["INFO", "commandstats"]).unwrap();
+    let name = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or("0,");
+    line.split(',').next().unwrap().parse().unwrap()
+}
+
+/// Receives every command that the server runs. Those of a script are sent by `lua`.
+pub(crate) struct Monitor(BufReader<TcpStream>);
+
+impl Monitor {
+    pub(crate) fn of(server: &RedisServer) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut monitor = Monitor(BufReader::new(stream));
+        assert_eq!(monitor.line(), "+OK");
+        monitor
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().into()
+    }
+
+    /// The commands until now.
+    pub(crate) fn commands(mut self, server: &RedisServer) -> Vec<String> {
+        server.client().command(&["ECHO", "finis"]);
+        let mut commands = Vec::new();
+        loop {
+            match self.line() {
+                line if line.ends_with("\"finis\"") => return commands,
+                line => commands.push(line),
+            }
+        }
+    }
 }
 
 /// Waits until the lock of `key` is gone from the server.

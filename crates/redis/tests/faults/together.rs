@@ -3,16 +3,21 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure_core::backend::{AfterRelease, Backend as _, Grant, Loss, Release, Validity};
+use tenure_core::backend::{AfterRelease, Backend as _, Grant, Loss, Release, Renewal, Validity};
 use tenure_core::{
-    Claim, ClaimOptions, Fence, Held, HeldMode, Key, LockRequest, Locker, Mode, Renew, Token,
-    admits,
+    Claim, ClaimOptions, Fence, Held, HeldMode, Key, Lease, LockRequest, Locker, Mode, Renew,
+    Token, admits,
 };
+use tenure_redis::Redis;
+use tenure_testkit::intercept::renewals;
 use tenure_testkit::rng::Rng;
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, within};
+use tokio::task::JoinHandle;
 
-use crate::support::{entries, get, granted, kind, locker, pttl, redis, requests, size};
+use crate::support::{
+    Monitor, calls, entries, get, granted, kind, locker, pttl, redis, requests, size, sorted,
+};
 
 const LOCK: &str = "tenure:lock:k";
 const LONG: Duration = Duration::from_secs(60);
@@ -54,7 +59,7 @@ async fn t76_a_release_sent_three_times() {
     let mut leases = Vec::new();
     for claim in &claims {
         let grant = granted(&store, claim).await;
-        leases.push(Arc::new(tenure_core::Lease::new(claim.clone(), grant, store.clock())));
+        leases.push(Arc::new(Lease::new(claim.clone(), grant, store.clock())));
     }
     assert_eq!(members(&server), 3);
     let release = || store.release(&leases[0], AfterRelease::Free);
@@ -79,14 +84,6 @@ async fn t74_a_grant_asked_for_again() {
     );
     store.abandon(&heavy).await.unwrap();
     assert_eq!(size(&server), 1, "only the fence is left");
-}
-
-/// How often the server ran a command, also inside of scripts.
-fn calls(server: &RedisServer, command: &str) -> usize {
-    let stats = server.client().text(&["INFO", "commandstats"]).unwrap();
-    let name = format!("cmdstat_{command}:calls=");
-    let line = stats.lines().find_map(|line| line.strip_prefix(&name)).unwrap_or("0,");
-    line.split(',').next().unwrap().parse().unwrap()
 }
 
 /// Where nobody waits, a reader or a single permit costs two requests by short scripts, alone and beside others. Only
@@ -173,26 +170,27 @@ async fn claims_that_fail_leave_no_trace() {
     assert!(!errors.contains("WRONGTYPE"), "{errors}");
 }
 
-/// t77, t78: the renewal of a permit that has ended says so and does not revive it, and its late release leaves the
-/// permit of another holder.
+/// t77, t78: a permit has ended by the server's clock, and nobody has removed it yet. Its renewal says so and does not
+/// revive it, and its release frees nothing, neither then nor after another claim has taken its place.
 #[tokio::test]
 async fn t78_an_ended_permit_is_not_revived() {
     let server = RedisServer::start();
-    let (a, b) = (locker(&server).await, locker(&server).await);
-    let (here, there) = (a.semaphore("k", 1), b.semaphore("k", 1));
-    let held = here.acquire().ttl(LONG).await.unwrap();
-    // As if its lease had ended by the server's clock.
-    let member = server
-        .client()
-        .text(&["EVAL", "return redis.call('ZRANGE', KEYS[1], 0, 0)[1]", "1", LOCK])
-        .unwrap();
-    server.client().command(&["ZADD", LOCK, "1000", &member]);
-    let next = within("the ended permit", there.acquire().into_future()).await.unwrap();
-    assert!(held.renew().await.is_err_and(|error| error.is_lost()));
-    assert!(!held.is_held() && next.is_held() && members(&server) == 1);
-    assert!(held.release().await.is_err());
-    next.renew().await.unwrap();
-    assert_eq!(members(&server), 1);
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let claim = claim_as(permits(1, 1), LONG);
+    let grant = granted(&a, &claim).await;
+    let held = Arc::new(Lease::new(claim, grant, a.clock()));
+    let end = "redis.call('ZADD', KEYS[1], 1000, redis.call('ZRANGE', KEYS[1], 0, 0)[1])";
+    server.client().command(&["EVAL", end, "1", LOCK]);
+    let lost = renewals(&a, std::slice::from_ref(&held)).await;
+    assert!(matches!(lost[..], [Some(Renewal::Lost(Loss::Gone))]), "{lost:?}");
+    assert_eq!(members(&server), 1, "nobody has removed it");
+    let release = || a.release(&held, AfterRelease::Free);
+    assert_eq!(release().await.unwrap(), Release::NotHeld);
+    let next = claim_as(permits(1, 1), LONG);
+    granted(&b, &next).await;
+    assert_eq!(release().await.unwrap(), Release::NotHeld);
+    let member = &sorted(&server, LOCK)[..];
+    assert!(matches!(member, [one] if one.starts_with(&next.token().expose())), "{member:?}");
 }
 
 /// t82: a plain `SET NX` client is kept out while anybody reads, and keeps everybody out. Its value is not touched.
@@ -223,11 +221,7 @@ async fn t83_an_older_build_granted_it() {
         assert!(a.try_read("k").await.unwrap().is_none());
         assert!(a.semaphore("k", 4).try_acquire().await.unwrap().is_none());
         let claim = claim_as(mode, LONG);
-        let lease = Arc::new(tenure_core::Lease::new(
-            claim,
-            Grant::new(7, Validity::Unbounded),
-            store.clock(),
-        ));
+        let lease = Arc::new(Lease::new(claim, Grant::new(7, Validity::Unbounded), store.clock()));
         let release = store.release(&lease, AfterRelease::Free).await;
         assert_eq!(release.unwrap(), Release::NotHeld);
         assert_eq!(get(&server, LOCK), Some(value));
@@ -338,28 +332,57 @@ async fn t101_a_writer_that_has_gone() {
     assert!(start.elapsed() < Duration::from_millis(700), "{:?}", start.elapsed());
 }
 
-/// t103: two hundred readers behind a writer come in by batches, without a heartbeat in between.
+/// t103: two hundred readers behind a writer come in by batches of 32: by one release and six requests, with one
+/// message for each reader (a grant, or that it is to ask), and without a heartbeat.
 #[tokio::test(flavor = "multi_thread")]
 async fn t103_many_readers_behind_a_writer() {
     let server = RedisServer::start();
     let (a, store) = (locker(&server).await, redis(&server).await);
-    let writer = a.write("k").ttl(LONG).await.unwrap();
-    let readers: Vec<_> = (0..200)
-        .map(|_| {
-            let (store, claim) = (store.clone(), claim_as(Mode::Read, LONG));
-            tokio::spawn(async move { store.acquire(&claim).await })
-        })
-        .collect();
-    waits(&server, 200).await;
-    server.client().command(&["CONFIG", "RESETSTAT"]);
-    let start = Instant::now();
-    writer.release().await.unwrap();
-    for reader in readers {
-        within("a reader's turn", reader).await.unwrap().unwrap();
+    // From now on its inbox is subscribed.
+    let (held, first) = (a.write("k").await.unwrap(), claim_as(Mode::Read, LONG));
+    let waiting = read_together(&store, [first.clone()]);
+    eventually("it to wait for a push", || async { kind(&server, &first) == "push" }).await;
+    held.release().await.unwrap();
+    all_granted(waiting).await;
+    for _ in 0..20 {
+        server.client().command(&["DEL", LOCK]);
+        let (writer, began) = (a.write("k").ttl(LONG).await.unwrap(), Instant::now());
+        let claims: Vec<_> = (0..200).map(|_| claim_as(Mode::Read, LONG)).collect();
+        let waiting = read_together(&store, claims.clone());
+        let knows = |claim: &Arc<Claim>| claim.wait_status().position.is_some();
+        eventually("all to wait for a push", || async { claims.iter().all(knows) }).await;
+        let monitor = Monitor::of(&server);
+        writer.release().await.unwrap();
+        all_granted(waiting).await;
+        let commands = monitor.commands(&server);
+        let count = |word: &str| commands.iter().filter(|line| line.contains(word)).count();
+        // The scripts that serve have five keys.
+        let served = count(&format!("\"5\" \"{LOCK}\""));
+        let counts = (served, count("\"PUBLISH\""), members(&server));
+        // A heartbeat is sent after 0.75 s at the earliest. On a slow machine another round is needed.
+        if began.elapsed() < Duration::from_millis(700) {
+            return assert_eq!(counts, (7, 200, 200), "scripts, messages and readers");
+        }
     }
-    // Each batch makes the next waiter ask. A batch that waited for a heartbeat would cost a second.
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    assert_eq!(members(&server), 200);
+    panic!("no round without heartbeats");
+}
+
+/// Each claim asks in a task of its own.
+fn read_together(
+    store: &Redis,
+    claims: impl IntoIterator<Item = Arc<Claim>>,
+) -> Vec<JoinHandle<Grant>> {
+    let ask = |claim: Arc<Claim>| {
+        let store = store.clone();
+        tokio::spawn(async move { store.acquire(&claim).await.unwrap() })
+    };
+    claims.into_iter().map(ask).collect()
+}
+
+async fn all_granted(waiting: Vec<JoinHandle<Grant>>) {
+    for one in waiting {
+        within("a turn", one).await.unwrap();
+    }
 }
 
 /// The lock's key expires with the member that lasts longest, not with the one that came last.
@@ -371,6 +394,26 @@ async fn the_key_ends_with_its_last_member() {
     granted(&store, &claim_as(Mode::Read, Duration::from_secs(5))).await;
     let left = pttl(&server, LOCK);
     assert!((50_000..=60_000).contains(&left), "{left}");
+}
+
+/// When the member with the last end leaves, the key ends with the next one, so that a plain `SET NX` client is not
+/// kept out for longer: by the short release of a reader, and by the full one of several permits.
+#[tokio::test]
+async fn the_key_ends_with_the_last_member_that_is_left() {
+    let server = RedisServer::start();
+    let (a, b) = (locker(&server).await, locker(&server).await);
+    let short = Duration::from_secs(5);
+    let long = a.read("k").ttl(LONG).await.unwrap();
+    let reader = b.read("k").ttl(short).renew(Renew::Off).await.unwrap();
+    assert!(pttl(&server, LOCK) > 50_000);
+    long.release().await.unwrap();
+    assert!((1..=5_000).contains(&pttl(&server, LOCK)), "{}", pttl(&server, LOCK));
+    reader.release().await.unwrap();
+
+    let long = a.semaphore("k", 3).acquire_many(2).ttl(LONG).await.unwrap();
+    let _permit = b.semaphore("k", 3).acquire().ttl(short).renew(Renew::Off).await.unwrap();
+    long.release().await.unwrap();
+    assert!((1..=5_000).contains(&pttl(&server, LOCK)), "{}", pttl(&server, LOCK));
 }
 
 /// The holders at this moment, as a judge of all processes sees them.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::relay::{Relay, Way};
 use crate::support::{
-    BEATS, QUEUE, SLACK, TIMEOUT, claim, entry, get, granted, kind, lease, pttl, redis,
+    BEATS, Monitor, QUEUE, SLACK, TIMEOUT, claim, entry, get, granted, kind, lease, pttl, redis,
 };
 
 /// Far longer than any wait here: a lock that becomes free was released and did not expire.
@@ -186,6 +186,37 @@ async fn a_crowd_of_dead_waiters_is_passed_at_once() {
     assert_eq!(a.release(&held, AfterRelease::Free).await.unwrap(), Release::Freed);
     let value = get(&server, LOCK).unwrap_or_default();
     assert!(value.contains(&waits.token().expose()), "passed over: `{value}`");
+}
+
+/// A24: a script removes at most 256 dead waiters, and then makes a late one ask. The lock is not idle meanwhile, and
+/// the next scripts remove the others.
+#[tokio::test]
+async fn thousands_of_dead_waiters() {
+    let server = RedisServer::start();
+    let (a, b) = (redis(&server).await, redis(&server).await);
+    let held = lease(&a, "k", LONG).await;
+    let script = "for n = 1, 2000 do redis.call('ZADD', KEYS[1], n, \
+                  string.format('%032x %016x 20000 3500 :h:1:u:p', n, n)) end";
+    server.client().command(&["EVAL", script, "1", QUEUE]);
+    let waits = claim("k", LONG);
+    let waiter = queued(&server, &b, &waits).await;
+    let monitor = Monitor::of(&server);
+    assert_eq!(a.release(&held, AfterRelease::Free).await.unwrap(), Release::Freed);
+    let grant = within("the turn of the living", waiter).await.unwrap();
+    let commands = monitor.commands(&server);
+    // In one script after the other: the removals before the next script belong to this one.
+    let scripts = commands.split(|line| line.contains("\"EVALSHA\""));
+    let removals = scripts.map(|of| of.iter().filter(|line| line.contains("\"ZREM\"")).count());
+    let most = removals.max().unwrap();
+    // The entries of the release and of the living are removed, too.
+    assert!((256..=258).contains(&most), "{most} removals");
+    assert!(size_of_queue(&server) > 1_000, "{}", size_of_queue(&server));
+    let mut held = Arc::new(Lease::new(waits, grant, b.clock()));
+    for _ in 0..4 {
+        assert_eq!(b.release(&held, AfterRelease::Free).await.unwrap(), Release::Freed);
+        held = lease(&b, "k", LONG).await;
+    }
+    assert_eq!(size_of_queue(&server), 0);
 }
 
 /// A24: if more than 32 waiters have just died, the release frees the lock, and the next heartbeat of a live waiter

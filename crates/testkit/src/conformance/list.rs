@@ -202,7 +202,7 @@ macro_rules! conformance {
             one_reader_is_forced_out,
             a_dropped_reader_leaves_nothing,
             a_body_reads,
-            readers_of_a_lease_are_lost_together,
+            readers_without_renewal_expire,
             a_shutdown_ends_the_readers_of_a_process,
             a_reader_is_not_adopted,
         }

@@ -280,8 +280,8 @@ pub async fn a_body_reads<F: Fixture>(f: &F) {
     eventually("the key to be free", || can_be_had(&b, &key)).await;
 }
 
-/// B2, A15: if the lease of a process ends, all its readers are told, and a writer of another process gets the key.
-pub async fn readers_of_a_lease_are_lost_together<F: Fixture>(f: &F) {
+/// B2, A15: readers that do not renew are notified when their leases end, and a writer of another process gets the key.
+pub async fn readers_without_renewal_expire<F: Fixture>(f: &F) {
     // A lease that does not expire is not lost in this way.
     if !has_readers(f).await || !f.capabilities().await.expires {
         return;

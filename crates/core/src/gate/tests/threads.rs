@@ -22,9 +22,11 @@ use shuttle::{Config, Runner};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::claim::ClaimOptions;
 use crate::renewal::apply_notice;
 use crate::sync::thread;
 use crate::time::Time;
+use crate::token::Token;
 
 /// How many schedules one test runs, unless `TENURE_ITERATIONS` says otherwise.
 const ITERATIONS: usize = 2_000;
@@ -107,6 +109,22 @@ fn play_many(together: bool) {
     let mut config = Config::new();
     config.stack_size = STACK;
     Runner::new(scheduler, config).run(move || play_threads(together));
+}
+
+/// B2: a notice of contention that arrives while a renewal clears an older one is kept.
+#[test]
+fn no_interleaving_wipes_a_notice() {
+    let play = || {
+        let (key, token) = (Key::new("k").unwrap(), Token::random().unwrap());
+        let claim = Arc::new(Claim::new(key, token, ClaimOptions::new(Duration::from_secs(30))));
+        claim.set_contended(Time::from_nanos(1));
+        let renewed = claim.clone();
+        let renewal = thread::spawn(move || renewed.clear_contended(Time::from_nanos(2)));
+        claim.set_contended(Time::from_nanos(3));
+        renewal.join().unwrap();
+        assert!(claim.is_contended());
+    };
+    shuttle::check_random(play, ITERATIONS);
 }
 
 /// A1, A10: however threads that lock, are dropped, lose and release are interleaved, there is never a second holder,

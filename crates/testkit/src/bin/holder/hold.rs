@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::Args;
-use tenure::{Guard, Locker, Owner};
+use clap::{Args, ValueEnum};
+use tenure::{Guard, HeldMode, LockRequest, Locker, Mode, Owner};
 use tenure_testkit::history::{Claimant, Noted, Recorder};
 use tenure_testkit::register::FileRegister;
 use tenure_testkit::rng::Rng;
@@ -24,7 +24,10 @@ pub(crate) struct Options {
     /// Lock as this owner, which other processes share.
     #[arg(long)]
     share: Option<String>,
-    /// The directory of the registers, one file per key.
+    /// Hold the key alone, as a reader, or by one of two numbered permits.
+    #[arg(long, value_enum, default_value = "alone")]
+    mode: How,
+    /// The directory of the registers, one file per key, and one more for each slot of permits.
     #[arg(long)]
     registers: PathBuf,
     /// End after this number of rounds; by default run until killed.
@@ -47,6 +50,13 @@ pub(crate) struct Options {
     seed: u64,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum How {
+    Alone,
+    Read,
+    Permit,
+}
+
 pub(crate) async fn run(options: Options) {
     let locker = tenure::connect(&options.target.url).await.expect("the engine can be used");
     let recorder = Recorder::append_to(&options.history).expect("the history can be written");
@@ -67,29 +77,82 @@ pub(crate) async fn run(options: Options) {
 }
 
 async fn one_round(options: &Options, locker: &Locker, claimant: &Claimant, rng: &mut Rng) {
-    let key = rng.pick(&options.target.keys);
-    let register = FileRegister::open(&options.registers.join(file_name(key)));
-    let register = register.expect("the register can be opened");
-    let noted = claimant.asks(key);
-    let mut request = locker.lock(key).ttl(options.ttl).retry_interval(Duration::from_millis(10));
-    if let Some(share) = &options.share {
-        request = request.owner(Owner::shared(share.as_str()));
+    let (key, time) =
+        (rng.pick(&options.target.keys), rng.between(options.hold_least, options.hold_most));
+    match options.mode {
+        How::Alone => {
+            let request = match &options.share {
+                Some(share) => locker.lock(key).owner(Owner::shared(share.as_str())),
+                None => locker.lock(key),
+            };
+            let noted = claimant.asks(key);
+            let Some(guard) = acquired(request, &noted, options).await else { return };
+            update(guard, &noted, &register(options, key), time).await;
+        }
+        How::Read => {
+            let noted = claimant.asks_for(key, Mode::Read);
+            let Some(guard) = acquired(locker.read(key), &noted, options).await else { return };
+            let register = register(options, key);
+            read(&register, &guard);
+            hold(&guard, &noted, time).await;
+            read(&register, &guard);
+            release(guard, &noted).await;
+        }
+        How::Permit => {
+            let noted = claimant.asks_for(key, Mode::Permits { permits: 1, capacity: 2 });
+            let request = locker.semaphore(key, 2).acquire().numbered();
+            let Some(guard) = acquired(request, &noted, options).await else { return };
+            let slot = guard.slot().expect("a numbered permit");
+            update(guard, &noted, &register(options, &format!("{key}/{slot}")), time).await;
+        }
     }
-    let guard = match request.await {
-        Ok(guard) => guard,
-        Err(error) => return noted.gave_up(error),
-    };
-    noted.granted(guard.fence(), guard.valid_until());
-    println!("held {}", guard.fence());
+}
+
+async fn acquired<M: HeldMode>(
+    request: LockRequest<M>,
+    noted: &Noted,
+    options: &Options,
+) -> Option<Guard<M>> {
+    match request.ttl(options.ttl).retry_interval(Duration::from_millis(10)).await {
+        Ok(guard) => {
+            noted.granted(guard.fence(), guard.valid_until());
+            println!("held {}", guard.fence());
+            Some(guard)
+        }
+        Err(error) => {
+            noted.gave_up(error);
+            None
+        }
+    }
+}
+
+fn register(options: &Options, name: &str) -> FileRegister {
+    let register = FileRegister::open(&options.registers.join(file_name(name)));
+    register.expect("the register can be opened")
+}
+
+/// Reads, holds and writes.
+async fn update<M: HeldMode>(
+    guard: Guard<M>,
+    noted: &Noted,
+    register: &FileRegister,
+    time: Duration,
+) {
     let seen = register.read(guard.fence()).expect("the register can be read");
-    hold(&guard, &noted, rng.between(options.hold_least, options.hold_most)).await;
+    hold(&guard, noted, time).await;
     // Write also after a loss: the register must reject the stale write.
     register.write(seen).expect("the register can be written");
-    release(guard, &noted).await;
+    release(guard, noted).await;
+}
+
+/// Reads, also after a loss: the register must reject a stale read.
+fn read<M: HeldMode>(register: &FileRegister, guard: &Guard<M>) {
+    let seen = register.read_shared(guard.fence()).expect("the register can be read");
+    println!("read {}", seen.was_accepted());
 }
 
 /// Holds for `time`, or until the lock is lost, and records how far the lease is extended.
-async fn hold(guard: &Guard, noted: &Noted, time: Duration) {
+async fn hold<M: HeldMode>(guard: &Guard<M>, noted: &Noted, time: Duration) {
     let looks = async {
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -106,7 +169,7 @@ async fn hold(guard: &Guard, noted: &Noted, time: Duration) {
     }
 }
 
-async fn release(guard: Guard, noted: &Noted) {
+async fn release<M: HeldMode>(guard: Guard<M>, noted: &Noted) {
     noted.release_called(guard.valid_until());
     match guard.release().await {
         Ok(_) => {
