@@ -38,7 +38,7 @@ fn attempt(args: &ServeArgs, flags: &GlobalArgs, ui: &mut Ui) -> Result<u8, CliE
         let mut signals = Signals::ending()?;
         // The page itself says if the server cannot be reached.
         let locker = target.connect(ui, true).await?;
-        let mut page = Dashboard::new(locker).allow_host(host(args.listen));
+        let mut page = Dashboard::new(locker).watch_at_once().allow_host(host(args.listen));
         page = args.allow_host.iter().fold(page, |page, name| page.allow_host(name));
         page = target.option().into_iter().fold(page, Dashboard::command_options);
         page = token.into_iter().fold(page, Dashboard::auth_token);

@@ -17,6 +17,7 @@ pub(crate) const STREAMS_MAX: usize = 500;
 #[derive(Clone, Default)]
 pub(crate) struct Options {
     pub(crate) allow_release: bool,
+    pub(crate) watch_at_once: bool,
     pub(crate) auth_token: Option<String>,
     pub(crate) hosts: Vec<String>,
     pub(crate) command_options: Option<String>,
@@ -62,10 +63,11 @@ impl App {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { allow_release, auth_token, hosts, command_options } = self;
+        let Options { allow_release, watch_at_once, auth_token, hosts, command_options } = self;
         let auth = auth_token.as_ref().map(|_| "…");
         let mut all = f.debug_struct("Options");
         all.field("allow_release", allow_release).field("auth_token", &auth);
+        all.field("watch_at_once", watch_at_once);
         all.field("hosts", hosts).field("command_options", command_options).finish()
     }
 }

@@ -113,7 +113,8 @@ impl Collector {
         self.board.wake.notify_one();
     }
 
-    fn start(&self) {
+    /// Starts the task, if it does not run.
+    pub(crate) fn start(&self) {
         self.task.get_or_init(|| {
             tokio::spawn(collect(self.locker.clone(), self.board.clone())).abort_handle()
         });

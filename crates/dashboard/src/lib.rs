@@ -14,8 +14,8 @@
 //! # What it asks of the engine
 //!
 //! One task asks for all browsers: it has one watch, and looks at all locks every second while somebody looks at a
-//! page, else every ten seconds. It starts with the first request and ends with the router. What it remembers has a
-//! bound.
+//! page, else every ten seconds. It starts with the first request, or [at once](Dashboard::watch_at_once), and ends
+//! with the router. What it remembers has a bound.
 //!
 //! # Who can use it
 //!
@@ -99,6 +99,13 @@ impl Dashboard {
         self
     }
 
+    /// Starts to watch when the router is made, not with the first request: what happens before is remembered too. The
+    /// router must then be made on a tokio runtime.
+    pub fn watch_at_once(mut self) -> Self {
+        self.options.watch_at_once = true;
+        self
+    }
+
     /// What the commands on the page need to find the same locks, such as `-u redis://cache-1`. It is shown: no
     /// passwords.
     pub fn command_options(mut self, options: impl Into<String>) -> Self {
@@ -109,6 +116,9 @@ impl Dashboard {
     /// The router, to serve or to mount.
     pub fn router(self) -> Router {
         let app = Arc::new(App::new(self.locker, self.options));
+        if app.options.watch_at_once {
+            app.collector.start();
+        }
         let guarded = Router::new()
             .merge(pages::routes())
             .route("/live", get(live::live))

@@ -146,6 +146,21 @@ async fn f2_the_page_mounts_anywhere() {
     assert_eq!(unmounted.get("/").await.headers[LOCATION], "now");
 }
 
+/// F2: a page that watches at once knows what happened before anybody looked.
+#[tokio::test]
+async fn f2_watched_before_anybody_looks() {
+    let locker = Locker::new(Memory::space("page-at-once"));
+    let page = tenure_dashboard::Dashboard::new(locker.clone()).watch_at_once();
+    let site = Site(page.router());
+    // The first look of the watch is over when the numbers say so; they do not count as somebody who looks.
+    site.shows("/metrics", "tenure_page_up 1").await;
+    locker.lock("k").await.unwrap().release().await.unwrap();
+    let held = locker.lock("k").await.unwrap();
+    let page = site.shows("/lock?key=k", "acquired</span>").await;
+    assert!(page.contains("holds it</span>"), "{page}");
+    drop(held);
+}
+
 /// F2: the JSON is that of the command, with its schema; unknown locks are null, and bad keys are named.
 #[tokio::test]
 async fn f2_the_same_as_json() {
