@@ -65,8 +65,8 @@ impl Collector {
         Collector { locker, board, task: OnceLock::new() }
     }
 
-    /// The newest snapshot, for somebody who looks at a page. It waits for a look only if there is none, or if nobody has
-    /// looked for a while; then for a bounded time.
+    /// The newest snapshot, for somebody who looks at a page. It waits for a look only if there is none, or if nobody
+    /// has looked for a while; then for a bounded time.
     pub(crate) async fn fresh(&self) -> Arc<Snapshot> {
         let newest = self.board.newest();
         let age = newest.tried.map(|tried| tried.elapsed());

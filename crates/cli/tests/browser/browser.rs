@@ -37,6 +37,8 @@ impl Browser {
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("chromedriver");
         command.arg("--port=0").process_group(0).stderr(Stdio::null());
+        // What the browser leaves behind when it is killed goes with the profile.
+        command.env("TMPDIR", profile.path());
         let mut driver = Program::spawn(&mut command);
         let port = driver.wait_for("ChromeDriver was started successfully on port ");
         let url = format!("http://127.0.0.1:{}", port.trim_end_matches('.'));
