@@ -18,6 +18,33 @@ pub(crate) const KEY: &str = "passed-round";
 /// The number of the previous holder before there is one.
 const NOBODY: usize = usize::MAX;
 
+/// How a locker gets the key, and lets the next one have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// It locks and releases.
+    Lock,
+    /// It is elected and resigns.
+    Lead,
+}
+
+impl Turn {
+    async fn take(self, locker: &Locker, begins: impl FnOnce()) -> Result<(), Error> {
+        match self {
+            Turn::Lock => {
+                let guard = locker.lock(KEY).await?;
+                begins();
+                guard.release().await?;
+            }
+            Turn::Lead => {
+                let leader = locker.election(KEY).campaign("a candidate").await?;
+                begins();
+                leader.resign().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(crate) struct Fleet {
     lockers: Vec<Locker>,
     homes: Vec<Home>,
@@ -47,19 +74,25 @@ impl Fleet {
         &self.homes
     }
 
-    /// All lockers acquire and release the same key in a loop. Returns how often the holder changed: if one
-    /// locker gets the lock twice in a row, that is not a hand-over.
+    /// All lockers lock and release the same key in a loop. Returns how often the holder changed.
     pub(crate) async fn pass_round(&self, lap: Lap) -> Result<u64, Error> {
+        self.take_turns(lap, Turn::Lock).await
+    }
+
+    /// All lockers take turns with the same key in a loop. Returns how often the holder changed: if one locker gets the
+    /// key twice in a row, that is not a hand-over.
+    pub(crate) async fn take_turns(&self, lap: Lap, turn: Turn) -> Result<u64, Error> {
         let last = Arc::new(AtomicUsize::new(NOBODY));
         together_at(self.homes.iter().map(Home::runtime), |number| {
             let (locker, last, lap) = (self.lockers[number].clone(), last.clone(), lap.clone());
             async move {
                 let mut handovers = 0;
                 loop {
-                    let guard = locker.lock(KEY).await?;
-                    let before = last.swap(number, Ordering::Relaxed);
-                    handovers += u64::from(before != number && before != NOBODY);
-                    guard.release().await?;
+                    turn.take(&locker, || {
+                        let before = last.swap(number, Ordering::Relaxed);
+                        handovers += u64::from(before != number && before != NOBODY);
+                    })
+                    .await?;
                     if !lap.goes_on() {
                         return Ok(handovers);
                     }

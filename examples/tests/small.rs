@@ -1,5 +1,6 @@
 //! The small programs do what they say.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -105,22 +106,34 @@ fn a_request_outlives_the_signal() {
     assert!(program.wait().success());
 }
 
-/// B5: three instances lead one after the other, with rising terms, and each sees who leads.
-#[test]
-fn b5_instances_lead_in_turn() {
+/// B5: three instances lead one after the other, with rising terms, and each sees who leads: who leads before all of
+/// them, then itself, and any others in the order of their terms.
+#[tokio::test]
+async fn b5_instances_lead_in_turn() {
     let server = RedisServer::start();
-    let start = |name: &str| {
+    let locker = tenure::connect(&server.url()).await.unwrap();
+    let first = locker.election("leader:example").campaign("this test").await.unwrap();
+    let nodes = ["one", "two", "three"].map(|name| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leader"));
-        Program::spawn(command.args([&server.url(), name]))
-    };
-    let mut nodes = ["one", "two", "three"].map(start);
-    let mut terms = Vec::new();
-    for node in &mut nodes {
-        terms.push(node.wait_for("leading, term ").parse::<u64>().unwrap());
-        node.wait_for("enough, ");
+        let mut node = Program::spawn(command.args([&server.url(), name]));
+        assert_eq!(node.line().unwrap(), "this test leads");
+        (name, node)
+    });
+    first.resign().await.unwrap();
+    let mut terms = BTreeMap::new();
+    let all = nodes.map(|(name, mut node)| {
+        let lines: Vec<String> = std::iter::from_fn(|| node.line()).collect();
+        assert!(node.wait().success(), "{lines:?}");
+        let term = lines.iter().find_map(|line| line.strip_prefix("leading, term ")).unwrap();
+        terms.insert(term.parse::<u64>().unwrap(), name);
+        (name, lines)
+    });
+    let order: Vec<&str> = terms.values().copied().collect();
+    assert_eq!(order.len(), 3, "{terms:?}");
+    for (name, lines) in all {
+        let leaders = lines.iter().filter_map(|line| line.strip_suffix(" leads"));
+        let seen: Vec<&str> = leaders.filter(|leader| *leader != "nobody").collect();
+        let place = |leader: &&str| order.iter().position(|name| name == leader);
+        assert!(seen.contains(&name) && seen.iter().map(place).is_sorted(), "{order:?}: {lines:?}");
     }
-    terms.sort_unstable();
-    terms.dedup();
-    assert_eq!(terms.len(), 3, "{terms:?}");
-    assert!(nodes.iter_mut().all(|node| node.wait().success()));
 }

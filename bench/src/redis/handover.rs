@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::bench::Run;
 use crate::client_thread::Home;
 use crate::error::Error;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Turn};
 use crate::redis::Site;
 use crate::redis::pingpong::{Channels, Hop, PingPong};
 use crate::report::Measure;
@@ -18,10 +18,15 @@ use crate::rounds::{Lap, interleave, together_at};
 const PERMITS: u32 = 4;
 const PERMIT_KEY: &str = "permits";
 
-pub(crate) async fn measure(run: &Run<'_>, site: &Site, lockers: usize) -> Result<Measure, Error> {
+pub(crate) async fn measure(
+    run: &Run<'_>,
+    site: &Site,
+    lockers: usize,
+    turn: Turn,
+) -> Result<Measure, Error> {
     let pingpong = ring(site, 0..2).await?;
     let fleet = Fleet::connect(lockers, || site.another_locker()).await?;
-    let ours = async |lap| fleet.pass_round(lap).await;
+    let ours = async |lap| fleet.take_turns(lap, turn).await;
     let measured = interleave(run, ours, async |lap| pingpong.play(lap, Hop::Message).await).await;
     fleet.close().await;
     measured

@@ -23,7 +23,7 @@ use tenure::redis::{Client, Redis};
 
 use crate::bench::{Entry, Run};
 use crate::error::Error;
-use crate::fleet::DRAIN;
+use crate::fleet::{DRAIN, Turn};
 use crate::local;
 use crate::report::{Figure, NO_BAR};
 pub(crate) use bare::{Bare, client as bare_client};
@@ -44,6 +44,12 @@ pub(crate) enum Kind {
     },
     Permits {
         lockers: usize,
+        bar: f64,
+    },
+    Resign {
+        bar: f64,
+    },
+    ThreeKeys {
         bar: f64,
     },
     Phases,
@@ -75,9 +81,11 @@ pub(crate) const ENTRIES: &[Entry<Kind>] = &[
     uncontended(&["unfenced/512"], 512, What::LockWithoutFence, 1.3),
     uncontended(&["read/1"], 1, What::Read, 1.3),
     uncontended(&["permit/1"], 1, What::Permit, 1.35),
+    Entry { names: &["lock-all/3"], kind: Kind::ThreeKeys { bar: 1.4 } },
     Entry { names: &["handover/2"], kind: Kind::Handover { lockers: 2, bar: 1.35 } },
     Entry { names: &["handover/8"], kind: Kind::Handover { lockers: 8, bar: 1.5 } },
     Entry { names: &["handover/64"], kind: Kind::Handover { lockers: 64, bar: 1.65 } },
+    Entry { names: &["election/resign"], kind: Kind::Resign { bar: 1.6 } },
     Entry { names: &[phases::WRITER, phases::NOTIFIED], kind: Kind::Phases },
     Entry { names: &["handover/16-on-4-permits"], kind: Kind::Permits { lockers: 16, bar: 1.6 } },
     Entry { names: &[many_readers::LONGEST, many_readers::ALL], kind: Kind::ManyReaders },
@@ -117,7 +125,15 @@ pub(crate) async fn measure(run: &Run<'_>, site: &Site, kind: Kind) -> Result<Ve
             Ok(vec![Figure { name: run.figure(), measure, bar }])
         }
         Kind::Handover { lockers, bar } => {
-            let measure = handover::measure(run, site, lockers).await?;
+            let measure = handover::measure(run, site, lockers, Turn::Lock).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar }])
+        }
+        Kind::Resign { bar } => {
+            let measure = handover::measure(run, site, 2, Turn::Lead).await?;
+            Ok(vec![Figure { name: run.figure(), measure, bar }])
+        }
+        Kind::ThreeKeys { bar } => {
+            let measure = uncontended::three_keys(run, site).await?;
             Ok(vec![Figure { name: run.figure(), measure, bar }])
         }
         Kind::Permits { lockers, bar } => {

@@ -1,4 +1,5 @@
-//! Acquire and release, each task with its own key: ours against the two bare commands.
+//! Acquire and release, each task with its own key: ours against the two bare commands. Several keys at once are
+//! measured against one lock of ours.
 
 use tenure::{Error as LockError, Locker, Released};
 
@@ -18,6 +19,7 @@ pub(crate) enum What {
     LockWithoutFence,
     Read,
     Permit,
+    ThreeKeys,
 }
 
 impl What {
@@ -27,6 +29,10 @@ impl What {
             What::LockWithoutFence => locker.lock(key).fencing(false).await?.release().await,
             What::Read => locker.read(key).await?.release().await,
             What::Permit => locker.semaphore(key, CAPACITY).acquire().await?.release().await,
+            What::ThreeKeys => {
+                let all = locker.lock_all([key, "bench:second", "bench:third"]).await?;
+                all.release().await.map(|()| Released::Freed)
+            }
         }
     }
 }
@@ -39,6 +45,12 @@ pub(crate) async fn measure(
 ) -> Result<Measure, Error> {
     let ours = async |lap| ours(site, tasks, what, lap).await;
     interleave(run, ours, async |lap| bare(site, tasks, lap).await).await
+}
+
+/// One request for three keys beside a lock of one.
+pub(crate) async fn three_keys(run: &Run<'_>, site: &Site) -> Result<Measure, Error> {
+    let all = async |lap| ours(site, 1, What::ThreeKeys, lap).await;
+    interleave(run, all, async |lap| ours(site, 1, What::Lock, lap).await).await
 }
 
 /// Runs `tasks` tasks until the lap is over. Returns the number of cycles.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tenure::{Error, Guard, Key, Leader, Locker, Mode, Process, TTL_DEFAULT};
+use tenure::{Error, Guard, Key, Leader, Locker, Mode, Process, Released, TTL_DEFAULT};
 
 use crate::args::{ElectArgs, GlobalArgs, OnLost};
 use crate::child::{Child, End};
@@ -123,7 +123,7 @@ impl Candidate<'_> {
     }
 
     /// The exit status of a command that ended by itself.
-    fn concluded(&mut self, end: End, resigned: Result<(), Error>) -> u8 {
+    fn concluded(&mut self, end: End, resigned: Result<Released, Error>) -> u8 {
         match resigned {
             Err(error) if error.is_lost() => {
                 self.ui.always(&output::lost(self.key.as_str()));
@@ -133,7 +133,7 @@ impl Candidate<'_> {
                 let cause = self.target.scrub(&text::chain(&error));
                 self.ui.always(&output::not_released(self.key.as_str(), &cause));
             }
-            Ok(()) => {}
+            Ok(_) => {}
         }
         end.code()
     }

@@ -202,7 +202,7 @@ async fn ask_server(
 ) -> Result<Hold, Error> {
     if let Some(at) = lead.not_before() {
         let paused = bounds.within(engine.clock.sleep_until(at), closed(engine)).await;
-        paused.map_err(|end| bounds.error(ask, end, None))?;
+        paused.map_err(|end| bounds.error_seen(ask, end, engine.gates.wait_status(&ask.key)))?;
     }
     let mut trouble = None;
     loop {
@@ -277,15 +277,6 @@ async fn no_use(engine: &Engine, ask: &Request, claim: &Claim, started: Time) ->
 pub(crate) async fn closed(engine: &Engine) -> End {
     engine.closing.cancelled().await;
     End::Closed
-}
-
-/// Ends when the locker is shut down, or when requests that begin now were not answered for as long as `ask` allows.
-pub(crate) async fn unanswered(engine: &Engine, ask: &Request) -> End {
-    let due = ask.options.longest_silence().map(|longest| engine.clock.now().after(longest));
-    tokio::select! {
-        end = closed(engine) => end,
-        () = at(&engine.clock, due) => End::Unavailable(WaitStatus::silence()),
-    }
 }
 
 /// Turns a grant into a lease and makes the requesting task its holder, unless the grant came too late.
@@ -376,22 +367,41 @@ impl Tried {
     }
 }
 
+/// One attempt. It ends when it has not been answered for as long as `ask` allows.
 async fn attempt(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
+    let due = ask.options.longest_silence().map(|longest| engine.clock.now().after(longest));
+    tokio::select! {
+        biased;
+        tried = answered(engine, ask) => tried,
+        () = at(&engine.clock, due) => Err(Error::backend(Some(&ask.key), WaitStatus::silence())),
+    }
+}
+
+async fn answered(engine: &Arc<Engine>, ask: &Arc<Request>) -> Result<Tried, Error> {
     engine.start(&ask.key)?;
-    let turn = loop {
-        match engine.gates.enter(engine, ask, Queueing::Try)? {
-            Entry::Hold(hold) => break Turn::Hold(hold),
-            Entry::Lead(lead) => break Turn::Lead(lead),
+    loop {
+        let turn = match engine.gates.enter(engine, ask, Queueing::Try)? {
+            Entry::Hold(hold) => Turn::Hold(hold),
+            Entry::Lead(lead) => Turn::Lead(lead),
             Entry::Busy(holder) => return Ok(Tried::Busy(holder)),
-            Entry::Stale(lease) => engine.handle_loss(&lease),
-            Entry::Wait(ticket) => break Box::pin(first_news(engine, ask, ticket)).await?,
+            Entry::Stale(lease) => {
+                engine.handle_loss(&lease);
+                continue;
+            }
+            Entry::Wait(ticket) => Box::pin(first_news(engine, ask, ticket)).await?,
+        };
+        match turn {
+            // A lease that was lost before it reached this task was never ours: ask again.
+            Turn::Hold(hold) => match ensure_fresh(ask, hold).await? {
+                Some(hold) => return Ok(Tried::Got(hold)),
+                None => continue,
+            },
+            Turn::Lead(lead) => return ask_server_once(lead, engine, ask).await,
+            Turn::Refused(error) if error.is_busy() => {
+                return Ok(Tried::Busy(error.holder().cloned()));
+            }
+            Turn::Refused(error) => return Err(error),
         }
-    };
-    match turn {
-        Turn::Hold(hold) => ensure_fresh(ask, hold).await?.map(Tried::Got).ok_or_else(|| gone(ask)),
-        Turn::Lead(lead) => ask_server_once(lead, engine, ask).await,
-        Turn::Refused(error) if error.is_busy() => Ok(Tried::Busy(error.holder().cloned())),
-        Turn::Refused(error) => Err(error),
     }
 }
 
@@ -464,10 +474,6 @@ fn least_left(ask: &Request, hold: &Hold) -> Duration {
         Renew::Off => Duration::ZERO,
         _ => (hold.lease.ttl() / 2).min(ask.options.max_hold.unwrap_or(Duration::MAX)),
     }
-}
-
-fn gone(ask: &Request) -> Error {
-    Error::lost(&ask.key, crate::backend::Loss::Expired)
 }
 
 /// The interval plus or minus a quarter, so that pollers do not run in step.

@@ -112,8 +112,9 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Tasks of this process wait for the lock of `lease`, or several readers share it. Until the lease ends,
-    /// send [`Notice::Contended`] if another process waits for it too. Engines that always send it need not
-    /// implement this. Must not block or call back.
+    /// send [`Notice::Contended`] once if another process waits for it too, also if it waits already. Called again
+    /// for a lease after a renewal that saw no waiter: the next one is to be reported too. Engines that report
+    /// every waiter need not implement this. Must not block or call back.
     fn watch_contention(&self, lease: &Arc<Lease>) {
         let _ = lease;
     }

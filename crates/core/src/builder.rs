@@ -217,7 +217,8 @@ macro_rules! lease_setters {
             /// at the first failure. Default: as long as the wait, if it has a limit; else see `wait`.
             ///
             /// The time counts from the first request of this wait that the engine does not answer, also if
-            /// another task of this process sent it. A request that is under way does not delay the end.
+            /// another task of this process sent it. A request that is under way does not delay the end. A
+            /// single attempt ends then too: a wait of zero, and each of several attempts.
             pub fn unavailable_after(mut self, longest: Duration) -> Self {
                 self.0.options.unavailable_after = Some(longest);
                 self

@@ -5,7 +5,7 @@
 //! so a slow watch needs little memory and never slows down the engine.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
@@ -31,23 +31,30 @@ pub enum Hint {
 pub fn hints(clock: &Clock) -> (HintSender, Hints) {
     let shared =
         Arc::new(Shared { clock: clock.clone(), pending: Mutex::default(), news: Notify::new() });
-    let ended = Arc::new(Ended(shared.clone()));
-    (HintSender { shared: shared.clone(), _ended: ended }, Hints { shared, _keeper: None })
+    let heard = Arc::downgrade(&shared);
+    let ended = Arc::new(Ended(heard.clone()));
+    (HintSender { shared: heard, _ended: ended }, Hints { shared, _keeper: None })
 }
 
 /// The sender, used by the engine. Clones send to the same stream; it ends when all are dropped.
 #[derive(Clone, Debug)]
 pub struct HintSender {
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
     _ended: Arc<Ended>,
 }
 
 impl HintSender {
     /// Sends a hint to the watch, if it still exists. Does not block.
     pub fn send(&self, hint: Hint) {
-        let now = self.shared.clock.now();
-        self.shared.pending().add(hint, now);
-        self.shared.news.notify_one();
+        let Some(shared) = self.shared.upgrade() else { return };
+        let now = shared.clock.now();
+        shared.pending().add(hint, now);
+        shared.news.notify_one();
+    }
+
+    /// Whether the watch still exists.
+    pub fn is_heard(&self) -> bool {
+        self.shared.strong_count() > 0
     }
 }
 
@@ -103,12 +110,13 @@ impl Shared {
 
 /// Marks the stream as ended when dropped.
 #[derive(Debug)]
-struct Ended(Arc<Shared>);
+struct Ended(Weak<Shared>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.pending().over = true;
-        self.0.news.notify_one();
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.pending().over = true;
+        shared.news.notify_one();
     }
 }
 

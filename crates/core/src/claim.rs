@@ -379,18 +379,19 @@ impl Claim {
     }
 
     /// A renewal that was sent at `sent` has reported that no other process waits any more. It knows nothing of a
-    /// process that was reported since then.
-    pub(crate) fn clear_contended(&self, sent: Time) {
+    /// process that was reported since then. Returns whether one was known until now.
+    pub(crate) fn clear_contended(&self, sent: Time) -> bool {
         let last = || self.contended_last.load(Ordering::SeqCst);
         if last() >= sent.as_nanos() {
-            return;
+            return false;
         }
-        self.contended.store(0, Ordering::SeqCst);
+        let known = self.contended.swap(0, Ordering::SeqCst) != 0;
         // A report that came in between found the mark still set, and left it to us.
         let late = last();
         if late >= sent.as_nanos() {
             self.set_contended(Time::from_nanos(late));
         }
+        known
     }
 
     /// Waits until another process is known to wait.

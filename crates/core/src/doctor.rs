@@ -17,6 +17,7 @@ use crate::fence::Fence;
 use crate::grant::{AfterRelease, Attempt, Capabilities, Release, Renewal};
 use crate::key::Key;
 use crate::lease::Lease;
+use crate::time::UnixMillis;
 use crate::token::Token;
 
 /// The result of one check.
@@ -149,8 +150,12 @@ pub fn latency(check: Check, mut trips: Vec<Duration>, ttl: Duration) -> Finding
 /// The longest ttl of the self-test: if the process dies meanwhile, its lock stays for this long.
 const TRIAL_TTL_MAX: Duration = Duration::from_secs(10);
 
+/// How far the fence of a grant may be ahead of our clock: a second, by which clocks may differ, and 50 ms of a quorum.
+const FENCE_AHEAD_MAX: Duration = Duration::from_millis(1_050);
+
 /// Acquires a lock with a random key, checks that a second claim is refused, renews the lock and releases it.
-/// Nothing is left behind. A failure is a finding with [`Verdict::Unsafe`]. If the future is dropped, the
+/// Nothing is left behind. A failure is a finding with [`Verdict::Unsafe`]; a fence that is ahead of our clock is a
+/// warning, because the fences of another engine would be lower. If the future is dropped, the
 /// lock stays for its ttl, normally at most 10 s.
 pub async fn self_test<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Finding {
     let tried = "acquire a lock of our own, ask for it again, renew and release it";
@@ -160,10 +165,22 @@ pub async fn self_test<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Findi
     match take_and_return(backend, ttl).await {
         Ok(fence) => {
             let took = clock.now().since(start);
-            check.good(format!("granted with fence {fence}, renewed and released in {took:.1?}"))
+            let seen = format!("granted with fence {fence}, renewed and released in {took:.1?}");
+            judge_fence(check, seen, fence.ahead_of(UnixMillis::now()))
         }
         Err(flaw) => check.critical(flaw, "no lock can be relied on here until this is mended"),
     }
+}
+
+/// Judges a lock that works. A fence that is `ahead` of our clock does no harm on this engine.
+fn judge_fence(check: Check, seen: String, ahead: Duration) -> Finding {
+    if ahead <= FENCE_AHEAD_MAX {
+        return check.good(seen);
+    }
+    check.warning(
+        format!("{seen}; the fence is {ahead:.0?} ahead of our clock"),
+        "set the clocks right; before you move to another engine wait for so long, or its fences are lower",
+    )
 }
 
 async fn take_and_return<B: Backend + ?Sized>(backend: &B, ttl: Duration) -> Result<Fence, String> {
@@ -247,6 +264,7 @@ fn error_chain(fault: &Fault) -> String {
 mod tests {
     use super::*;
     use crate::backend::Operator as _;
+    use crate::fence::{EPOCH, PER_MILLI};
     use crate::memory::Memory;
 
     fn check() -> Check {
@@ -284,6 +302,23 @@ mod tests {
             Some("bring the server nearer, or choose a ttl of at least 1.2s")
         );
         assert_eq!(latency(check(), vec![], second).verdict, Verdict::Unknown);
+    }
+
+    /// A fence that is more than a second ahead of our clock is a warning.
+    #[test]
+    fn fences_ahead() {
+        let now = UnixMillis(EPOCH.0 + 1_000);
+        let found = |millis: u64| {
+            let fence = Fence::from_server((1_000 + millis) * PER_MILLI);
+            judge_fence(check(), "granted".into(), fence.ahead_of(now))
+        };
+        assert_eq!(found(1_050).verdict, Verdict::Good);
+        let late = found(90_000);
+        assert_eq!(
+            (late.verdict, &*late.seen),
+            (Verdict::Warning, "granted; the fence is 90s ahead of our clock")
+        );
+        assert_eq!(Fence::NONE.ahead_of(now), Duration::ZERO);
     }
 
     /// The ttl of the self-test is valid on the engine.

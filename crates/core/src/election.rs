@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fault::Loss;
 use crate::fence::Fence;
-use crate::guard::{Guard, Held};
+use crate::guard::{Guard, Held, Released};
 use crate::holder::{Holder, Process};
 use crate::key::Key;
 use crate::lease::Ended;
@@ -178,8 +178,8 @@ impl Campaign {
     /// [`retry_interval`](Self::retry_interval), until `body` ends by itself. Its result is returned, also if it is an
     /// error.
     ///
-    /// A server that cannot be reached does not end this, unless a limit for waiting is set, which then applies to each
-    /// campaign.
+    /// A server that cannot be reached, or does not answer, does not end this, unless a limit for waiting is set, which
+    /// then applies to each campaign.
     ///
     /// # Errors
     ///
@@ -229,7 +229,8 @@ impl Campaign {
             loop {
                 match self.again(&stopped).run(&mut body).await {
                     Err(RunError::Lost { value: None, .. }) => {}
-                    Err(RunError::NotAcquired(error)) if unlimited && error.is_unavailable() => {}
+                    Err(RunError::NotAcquired(error))
+                        if unlimited && (error.is_unavailable() || error.is_unknown()) => {}
                     ended => return ended,
                 }
                 let pause = jittered(self.0.options.retry_interval);
@@ -306,7 +307,8 @@ impl Leader {
         Leading { engine: self.0.engine().clone(), held: self.0.held() }
     }
 
-    /// Resigns, and waits for the reply of the engine. The first candidate leads next.
+    /// Resigns, and waits for the reply of the engine. The first candidate leads next. An owner that holds the key by
+    /// other guards still leads: the result is [`Released::StillHeld`].
     ///
     /// # Errors
     ///
@@ -316,8 +318,8 @@ impl Leader {
     /// # Cancel safety
     ///
     /// If the future is dropped, the leader resigns in the background.
-    pub async fn resign(self) -> Result<(), Error> {
-        self.0.release().await.map(|_| ())
+    pub async fn resign(self) -> Result<Released, Error> {
+        self.0.release().await
     }
 }
 
@@ -414,11 +416,12 @@ impl Leadership {
 ///
 /// It first returns who leads, and then each change that the engine shows: another leader, another value, nobody. A
 /// slow observer misses some changes, but never the last one. It never returns a leader with a lower term than one
-/// before; where the engine shows such a leader after a failover, nobody leads.
+/// before; where the engine shows such a leader after a failover, nobody leads. The same holds for a leader whose term
+/// the engine cannot show any more, such as a quorum with too few nodes that agree on it.
 ///
-/// If the engine reports changes (Redis except quorums, etcd), each change causes one inspection, and so does each
-/// reconnection. Otherwise the key is inspected ten times a second. Nothing is inspected unless [`next`](Self::next) is
-/// awaited. Dropping the value ends it.
+/// If the engine reports changes (`memory:`, Redis except quorums, etcd), each change causes one inspection, and so
+/// does each reconnection. Otherwise the key is inspected ten times a second. Nothing is inspected unless
+/// [`next`](Self::next) is awaited. Dropping the value ends it.
 #[derive(Debug)]
 pub struct Observer {
     watch: Watch,
@@ -457,11 +460,18 @@ impl Observer {
         }
     }
 
-    /// Who led at the last inspection. Without a term it cannot be judged, and counts.
+    /// Who led at the last inspection. A leadership without a term counts, unless the engine has shown terms: then it
+    /// may be an older one.
     fn present(&mut self) -> Option<Leadership> {
         let (holder, term) = self.watch.sole_holder(&self.key)?;
-        let now = Leadership::of(holder, term);
-        if now.term.is_some() && now.term < self.newest {
+        let mut now = Leadership::of(holder, term);
+        if let (None, Some(Some(last))) = (term, &self.returned)
+            && now.since.is_some()
+            && (&last.process, last.since) == (&now.process, now.since)
+        {
+            now.term = last.term;
+        }
+        if now.term < self.newest {
             return None;
         }
         self.newest = self.newest.max(now.term);

@@ -19,6 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::backend::{Backend, Operator};
 use crate::claim::{Claim, ClaimOptions};
+use crate::doctor::{self, Finding};
 use crate::error::Error;
 use crate::fault::{Fault, FaultKind, Loss};
 use crate::gate::{Gates, Lead};
@@ -40,6 +41,8 @@ use crate::token::{Token, Tokens};
 const CALL_BOUND: Duration = Duration::from_secs(10);
 /// The same for a query of many locks, which a backend does page by page.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many calls to a server that hangs the checks of an engine may wait for, one after the other.
+const DOCTOR_CALLS: u32 = 6;
 /// The pause between attempts to release or abandon, and the limit of its growth.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -367,8 +370,10 @@ impl Engine {
             Renewal::Renewed { validity, contended } => {
                 match (contended, lease.claim().mode()) {
                     (true, _) => lease.claim().set_contended(self.clock.now()),
-                    // New readers of this process may share the lease again.
-                    (false, Mode::Read) => lease.claim().clear_contended(sent),
+                    // New readers of this process may share the lease again, until the next writer waits.
+                    (false, Mode::Read) if lease.claim().clear_contended(sent) => {
+                        self.backend.watch_contention(lease);
+                    }
                     (false, _) => {}
                 }
                 match lease.extend(validity) {
@@ -404,6 +409,18 @@ impl Engine {
         ended: &[(Key, Token)],
     ) -> Result<Vec<Option<ClaimEnd>>, Fault> {
         self.within(QUERY_TIMEOUT, self.operator()?.end_reasons(ended)).await
+    }
+
+    /// Checks the engine, limited in time: a minute, or longer if the engine has long time-outs.
+    pub(crate) async fn diagnose(&self) -> Result<Vec<Finding>, Fault> {
+        let ttl = self.defaults.plain.ttl;
+        let findings = async {
+            Ok(match self.backend.operator() {
+                Some(operator) => operator.diagnose(ttl).await,
+                None => vec![doctor::self_test(&*self.backend, ttl).await],
+            })
+        };
+        self.within(self.call_bound() * DOCTOR_CALLS, std::pin::pin!(findings)).await
     }
 
     /// The engine's part for operators, or the fault that it has none. Refused while tokio's time is paused,

@@ -75,6 +75,11 @@ impl Fence {
         Fence(number)
     }
 
+    /// How far the server's number is ahead of the clock `now`.
+    pub(crate) fn ahead_of(self, now: UnixMillis) -> Duration {
+        Duration::from_millis(self.server().saturating_sub(by_clock(now)) / PER_MILLI)
+    }
+
     /// Whether an engine can have granted this fence by `now`.
     ///
     /// Fences follow the clock, so a number more than two days ahead of it is a mistake, and so is

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::builder::{LockRequest, RequestBuilder, TryLockRequest};
 use crate::claim::Claim;
-use crate::doctor::{self, Finding};
+use crate::doctor::Finding;
 use crate::election::Election;
 use crate::engine::Engine;
 use crate::error::{Error, Waited};
@@ -310,19 +310,12 @@ impl Locker {
     /// # Errors
     ///
     /// [`is_closed`](Error::is_closed) after a [shutdown](Self::shutdown); [`is_invalid`](Error::is_invalid)
-    /// while tokio's time is paused.
+    /// while tokio's time is paused; [`is_unknown`](Error::is_unknown) if the checks do not end.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, Error> {
         self.engine.clock.must_run()?;
         match self.engine.closing.is_cancelled() {
             true => Err(Error::closed(None)),
-            false => Ok(self.findings(self.engine.defaults.plain.ttl).await),
-        }
-    }
-
-    async fn findings(&self, ttl: Duration) -> Vec<Finding> {
-        match self.engine.backend.operator() {
-            Some(operator) => operator.diagnose(ttl).await,
-            None => vec![doctor::self_test(&*self.engine.backend, ttl).await],
+            false => self.engine.diagnose().await.map_err(|fault| Error::backend(None, fault)),
         }
     }
 

@@ -86,7 +86,13 @@ impl Acquirer {
                     }
                     (_, Some(first)) => {
                         self.withdraw(&claim_key);
-                        return Ok(Attempt::Held(Box::new(self.busy(&first).await?)));
+                        // What is in the way of a reader may be a writer that waits for other readers.
+                        let oldest = match claim.mode() {
+                            Mode::Read => self.calls.oldest_under(claim_key.queue.clone()).await?,
+                            _ => None,
+                        };
+                        let holder = self.busy(&oldest.unwrap_or(first)).await?;
+                        return Ok(Attempt::Held(Box::new(holder)));
                     }
                     (entered, None) => {
                         self.queue.prepare_again(&claim_key, &state, entered).await?;

@@ -301,7 +301,8 @@ impl Backend for Etcd {
     }
 
     fn watch_contention(&self, lease: &Arc<Lease>) {
-        if let Some(claim_key) = self.claim_keys.get(lease.claim().token()) {
+        let claim_key = self.claim_keys.get(lease.claim().token());
+        if let Some(claim_key) = claim_key.filter(|claim_key| !claim_key.set_watched(true)) {
             // If the background work is not running, the notice is not needed.
             let _ = self.background.contention_watches.send(claim_key);
         }

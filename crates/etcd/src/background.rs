@@ -21,9 +21,7 @@ use crate::keys::Keys;
 use crate::link::Link;
 use crate::modes;
 use crate::position::Position;
-use crate::proto::{
-    EventType, Filter, RangeRequest, TxnRequest, WatchCreateRequest, WatchResponse, end_of,
-};
+use crate::proto::{Filter, RangeRequest, TxnRequest, WatchCreateRequest, WatchResponse, end_of};
 use crate::release::Releaser;
 use crate::session::Session;
 use crate::sessions::Sessions;
@@ -188,53 +186,47 @@ impl Background {
         }
     }
 
-    /// Sends a notice when another process begins to wait for the lock that `claim_key` holds.
+    /// Sends a notice when another process waits for the lock that `claim_key` holds.
     async fn watch_contention(self: Arc<Self>, claim_key: Arc<ClaimKey>) {
-        let mut from = claim_key.snapshot().created + 1;
         tokio::select! {
             () = claim_key.wait_until_ended() => {}
             () = async {
-                while !self.others_wait(&claim_key, &mut from).await.unwrap_or(false) {
+                while self.until_contended(&claim_key).await.is_err() {
                     self.renewals.clock().sleep(jittered(PAUSE)).await;
                 }
+                // First: after the notice, the next watch may be asked for at once.
+                claim_key.set_watched(false);
                 self.notifier.send(Notice::Contended { key: claim_key.key.clone(), token: claim_key.token });
             } => {}
         }
     }
 
-    /// Waits until another process waits. `false` if the events from `from` on are no longer available and a
-    /// read shows no waiter.
-    async fn others_wait(&self, claim_key: &ClaimKey, from: &mut i64) -> Result<bool, EngineError> {
-        let (name, counts) = (claim_key.snapshot().name, claim_key.mode.permits() > 0);
+    /// Waits until a read shows that another claim waits. Reads again whenever one comes that may have to wait.
+    async fn until_contended(&self, claim_key: &ClaimKey) -> Result<(), EngineError> {
+        let Some(free_at) = self.uncontended_at(claim_key).await? else { return Ok(()) };
+        let name = claim_key.snapshot().name;
         let RangeRequest { key, range_end, .. } =
             modes::in_the_way(&claim_key.queue, &claim_key.mode);
-        let (start_revision, filters) = (*from, vec![Filter::NoDelete.into()]);
+        let (start_revision, filters) = (free_at + 1, vec![Filter::NoDelete.into()]);
         let create = WatchCreateRequest { key, range_end, start_revision, filters, prev_kv: false };
         let mut watch = self.renewals.watch(create).await?;
         loop {
-            let Ok(response) = watch.next().await else {
-                return self.is_contended(claim_key, from).await;
-            };
-            let puts = response.events.iter().filter(|event| event.r#type() == EventType::Put);
-            let another = puts.filter_map(|event| event.kv.as_ref()).any(|kv| kv.key != name);
-            // Another permit may have been granted beside ours.
-            if another && (!counts || self.is_contended(claim_key, from).await?) {
-                return Ok(true);
+            let response = watch.next().await?;
+            let mut put = response.events.iter().filter_map(|event| event.kv.as_ref());
+            if put.any(|kv| kv.key != name) && self.uncontended_at(claim_key).await?.is_none() {
+                return Ok(());
             }
         }
     }
 
-    async fn is_contended(
-        &self,
-        claim_key: &ClaimKey,
-        from: &mut i64,
-    ) -> Result<bool, EngineError> {
+    /// The revision at which no other claim waits; `None` if one does.
+    async fn uncontended_at(&self, claim_key: &ClaimKey) -> Result<Option<i64>, EngineError> {
         let state = claim_key.snapshot();
         let read = TxnRequest::read(claim_key.reads(&state.name, state.created));
         let answer = self.renewals.call(read).await?;
-        *from = answer.revision() + 1;
+        let revision = answer.revision();
         let found = answer.ranges().collect();
         let position = Position::of(claim_key, &state.name, state.created, found);
-        Ok(position.is_some_and(|position| position.contended))
+        Ok((!position.is_some_and(|position| position.contended)).then_some(revision))
     }
 }

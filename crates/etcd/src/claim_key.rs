@@ -4,6 +4,7 @@
 //! them. This module sends no request.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -126,6 +127,8 @@ pub(crate) struct ClaimKey {
     /// The key with the base of fences.
     epoch: Bytes,
     state: Mutex<KeyState>,
+    /// Whether the background work watches for claims that wait for its lock.
+    watched: AtomicBool,
     /// Cancelled when the claim is released, abandoned or forgotten.
     ended: CancellationToken,
 }
@@ -164,6 +167,7 @@ impl ClaimKey {
             queue,
             epoch: keys.epoch(),
             state: Mutex::new(state),
+            watched: AtomicBool::new(false),
             ended: CancellationToken::new(),
         }
     }
@@ -180,6 +184,11 @@ impl ClaimKey {
     /// Waits until [`end`](Self::end) was called.
     pub(crate) async fn wait_until_ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Records whether it is watched for waiters from now on. Returns whether it was.
+    pub(crate) fn set_watched(&self, watched: bool) -> bool {
+        self.watched.swap(watched, Ordering::AcqRel)
     }
 
     /// Its state now.

@@ -3,8 +3,8 @@
 //! In: the endpoints, and the ttl of the locks. Out: findings about each endpoint, and about the cluster as a
 //! whole. A lock with a random name is acquired for a moment; nothing of it stays.
 //!
-//! Clocks are not checked. For leases, etcd uses a monotonic clock; a fence follows the clients' clocks
-//! (`epoch.rs`).
+//! The clocks of the servers are not checked. For leases, etcd uses a monotonic clock; a fence follows the clients'
+//! clocks (`epoch.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -200,6 +200,8 @@ impl Queue {
         claim_key: &ClaimKey,
         request: TxnRequest,
     ) -> Result<TxnResponse, EngineError> {
+        // Without a connection nothing is sent, and there will be nothing to undo.
+        self.calls.connection().await?;
         let (in_flight, base) = (claim_key.begin_request(), claim_key.snapshot().base);
         // Read before sending: the reply has a later revision, unless the cluster has lost data.
         let highest = self.epoch.highest();

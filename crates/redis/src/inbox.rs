@@ -129,6 +129,11 @@ impl Inbox {
         self.keep_up();
     }
 
+    /// A lock in `slot` is held until then: if we are notified of its waiters, that does not end before.
+    pub(crate) fn keep(&self, slot: u16, until: Time) {
+        self.shared.channels.iter().for_each(|channels| channels.keep(slot, until));
+    }
+
     /// Makes sure that a task keeps the connection up. A process that never waits needs none.
     fn keep_up(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tenure_core::Mode;
 use tenure_core::time::{Clock, Time};
+use tenure_core::{Fence, Leadership, Mode};
 
 /// One event with its time, owner, claim and key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,20 @@ pub enum Event {
     GaveUp {
         /// The error, or the reason.
         error: String,
+    },
+    /// A candidate or a leader is about to show `value` to observers of its election.
+    Proclaimed {
+        /// The value: the label of the claim, or the label with `.` and a number.
+        value: String,
+    },
+    /// An observer of an election was shown who leads.
+    Observed {
+        /// The value of the leader; nothing if nobody leads.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<String>,
+        /// The term of the leader, if the engine shows it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        term: Option<u64>,
     },
     /// A fault: a test deleted the lock on the server. `owner` names the test code that did it.
     TakenAway,
@@ -203,15 +217,31 @@ impl Claimant {
 
     /// Records that the claimant is about to ask for `key` in `mode`.
     pub fn asks_for(&self, key: &str, mode: Mode) -> Noted {
-        let claim = self.claims.fetch_add(1, Ordering::Relaxed);
-        let noted = Noted {
-            recorder: self.recorder.clone(),
-            owner: self.owner.clone(),
-            claim,
-            key: key.into(),
-        };
+        let noted = self.observes(key);
         noted.note(Event::Asked { mode });
         noted
+    }
+
+    /// Records that the claimant is about to ask for all of `keys`, each in its mode, with one request. The claims have
+    /// one number.
+    pub fn asks_for_all(&self, keys: &[(String, Mode)]) -> Vec<Noted> {
+        let claim = self.claims.fetch_add(1, Ordering::Relaxed);
+        let asks = keys.iter().map(|(key, mode)| {
+            let noted = self.noted(claim, key);
+            noted.note(Event::Asked { mode: mode.clone() });
+            noted
+        });
+        asks.collect()
+    }
+
+    /// For an observer of `key`, which asks for nothing.
+    pub fn observes(&self, key: &str) -> Noted {
+        self.noted(self.claims.fetch_add(1, Ordering::Relaxed), key)
+    }
+
+    fn noted(&self, claim: u64, key: &str) -> Noted {
+        let (recorder, owner) = (self.recorder.clone(), self.owner.clone());
+        Noted { recorder, owner, claim, key: key.into() }
     }
 }
 
@@ -225,18 +255,23 @@ pub struct Noted {
 }
 
 impl Noted {
+    /// The key of the claim.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
     /// `owner/claim`: a label that identifies this claim, also on the server.
     pub fn label(&self) -> String {
         format!("{}/{}", self.owner, self.claim)
     }
 
     /// Records that the caller has received its guard.
-    pub fn granted(&self, fence: tenure_core::Fence, valid_until: Time) {
+    pub fn granted(&self, fence: Fence, valid_until: Time) {
         self.granted_slot(None, fence, valid_until);
     }
 
     /// As [`granted`](Self::granted), for a permit that may be numbered.
-    pub fn granted_slot(&self, slot: Option<u32>, fence: tenure_core::Fence, valid_until: Time) {
+    pub fn granted_slot(&self, slot: Option<u32>, fence: Fence, valid_until: Time) {
         let (fence, valid_until) = (fence.get(), valid_until.as_nanos());
         self.note(Event::Granted { fence, valid_until, slot });
     }
@@ -266,10 +301,26 @@ impl Noted {
         self.note(Event::GaveUp { error: error.to_string() });
     }
 
+    /// Records that the claimant is about to show `value`.
+    pub fn proclaims(&self, value: impl Into<String>) {
+        self.note(Event::Proclaimed { value: value.into() });
+    }
+
+    /// Records who was shown to lead.
+    pub fn observed(&self, leader: Option<Leadership>) {
+        let term = leader.as_ref().and_then(|now| now.term).map(Fence::get);
+        self.note(Event::Observed { value: leader.map(|now| now.value), term });
+    }
+
     /// Records any event of this claim.
     pub fn note(&self, event: Event) {
         self.recorder.note(&self.owner, self.claim, &self.key, event);
     }
+}
+
+/// The label of the claim that shows `value`.
+pub(crate) fn claim_of(value: &str) -> &str {
+    value.split('.').next().unwrap_or(value)
 }
 
 /// All records of a run, ordered by time.
@@ -341,7 +392,6 @@ fn records(path: &Path) -> io::Result<Vec<Record>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tenure_core::Fence;
 
     fn write_one(path: &Path, owner: &str) {
         let recorder = Recorder::append_to(path).unwrap();
@@ -389,6 +439,24 @@ mod tests {
         let expected = r#"{"at":5,"owner":"a/0","claim":1,"key":"k","event":"granted","fence":9,"valid_until":11}"#;
         assert_eq!(line, expected);
         assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+    }
+
+    /// What an observer saw is kept in a file, also that nobody leads. A request for several keys has one number.
+    #[test]
+    fn leaders_and_several_keys_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let claimant = Recorder::append_to(&path).unwrap().claimant("a/0");
+        let both = ["x", "y"].map(|key| (key.to_owned(), Mode::Exclusive));
+        assert!(claimant.asks_for_all(&both).iter().all(|noted| noted.label() == "a/0/0"));
+        claimant.observes("z").observed(None);
+        let seen = Event::Observed { value: Some("b/0/4.1".into()), term: Some(7) };
+        claimant.observes("z").note(seen.clone());
+        let history = read_file(&path).unwrap();
+        let claims: Vec<_> = history.records().iter().map(|it| (it.claim, &*it.key)).collect();
+        assert_eq!(claims, [(0, "x"), (0, "y"), (1, "z"), (2, "z")]);
+        assert_eq!(history.records()[2].event, Event::Observed { value: None, term: None });
+        assert_eq!(history.records()[3].event, seen);
     }
 
     /// The mode of a claim and the slot of a grant are kept in a file.

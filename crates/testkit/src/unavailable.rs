@@ -81,7 +81,8 @@ impl Interceptor for Undone {
 pub async fn nothing_to_undo(backend: Arc<dyn Backend>, away: impl FnOnce()) {
     const TRIES: usize = 200;
     let undone = Arc::new(Undone::default());
-    let locker = Locker::new(Intercepted::new(backend, undone.clone()));
+    let locker = Locker::builder(Intercepted::new(backend, undone.clone())).ttl(LONG);
+    let locker = locker.build().unwrap();
     locker.lock("k").await.unwrap().release().await.unwrap();
     away();
     // The first request may be sent on the broken connection, and its result is unknown then.
@@ -89,10 +90,10 @@ pub async fn nothing_to_undo(backend: Arc<dyn Backend>, away: impl FnOnce()) {
         || async { locker.try_lock("k").await.is_err_and(|error| error.is_unavailable()) };
     eventually("the loss of the connection", refused).await;
     for number in 0..TRIES {
-        let error = locker.try_lock(format!("try{number}")).ttl(LONG).await.err().unwrap();
+        let error = locker.try_lock(format!("try{number}")).await.err().unwrap();
         assert!(error.is_unavailable(), "{error:?}");
     }
-    let wait = locker.lock("wait").ttl(LONG).wait(Duration::from_millis(200)).await;
+    let wait = locker.lock("wait").wait(Duration::from_millis(200)).await;
     assert!(wait.unwrap_err().is_unavailable());
     let done = || async { undone.0.load(Ordering::Acquire) > TRIES };
     eventually("all of them to be done with", done).await;

@@ -45,7 +45,9 @@ fn refuse(error: Error) -> Result<&'static str, Failed> {
 /// `refuse` handles a busy lock, and a response from `ask` is returned. The lock is free afterwards.
 #[tokio::test]
 async fn e2_any_service_runs_under_a_lock() {
-    let locker = Locker::new(Memory::space("any-service"));
+    // So long that no lock expires while the test waits.
+    let locker = Locker::builder(Memory::space("any-service")).ttl(Duration::from_secs(300));
+    let locker = locker.build().unwrap();
     let pay = service_fn(async |request: Request<Order>| {
         let held = request.extensions().get::<Held>().unwrap();
         assert!(held.is_held() && held.key().as_str() == "order:7");

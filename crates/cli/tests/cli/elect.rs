@@ -4,6 +4,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::time::{Duration, Instant};
+use tenure_testkit::servers::proxy::{Cut, Proxy};
 
 use crate::common::{Done, Running, Space, assert_matches, is_alive, pid_in, wait_for};
 
@@ -30,7 +31,7 @@ fn terms(space: &Space, go: &str) -> Vec<u64> {
     space.read(&format!("terms-{go}")).lines().map(|term| term.parse().unwrap()).collect()
 }
 
-/// B5: the command runs while its process leads, and its status is that of `elect`. Others see its value, or that
+/// B5, F1: the command runs while its process leads, and its status is that of `elect`. Others see its value, or that
 /// nobody leads, also as JSON.
 #[test]
 fn b5_a_command_leads() {
@@ -80,7 +81,7 @@ fn b5_the_value_of_a_process() {
     );
 }
 
-/// B5: `--watch` prints who leads and each change, also that nobody does.
+/// B5, F1: `--watch` prints who leads and each change, also that nobody does.
 #[test]
 fn b5_changes_are_printed() {
     let space = Space::redis();
@@ -164,20 +165,60 @@ fn t93_a_stopped_leader_is_replaced() {
 /// t110: a leader that is killed is followed within its ttl; its command does not outlive it.
 #[test]
 fn t110_a_killed_leader_is_followed() {
+    for space in [Space::new(), Space::redis()] {
+        let one = Running::start(space.sh("elect --ttl 2s --value one k", &term_until("one")));
+        let command = pid_in(&space.path("pid-one"));
+        let two = Running::start(space.sh("elect --ttl 2s --value two k", &term_until("two")));
+        wait_for("it to wait", || match space.show("k")["waiters"].as_array() {
+            Some(waiters) => waiters.len() == 1,
+            None => space.path("locks/k.wait").exists(),
+        });
+        let killed = Instant::now();
+        one.send(Signal::SIGKILL);
+        wait_for("its command to die", || !is_alive(command));
+        pid_in(&space.path("pid-two"));
+        assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
+        assert!(terms(&space, "one")[0] < terms(&space, "two")[0]);
+        touch(&space, "two");
+        assert_eq!(two.finish().code, Some(7));
+    }
+}
+
+/// t69, B5, F1: the server is away from the leader only. Its command gets TERM, and KILL: it is dead when the next one
+/// leads. Once the server is back, the first one leads again, in a higher term.
+#[test]
+fn t69_a_leader_loses_its_server() {
     let space = Space::redis();
-    let one = Running::start(space.sh("elect --ttl 2s --value one k", &term_until("one")));
-    let command = pid_in(&space.path("pid-one"));
-    let two = Running::start(space.sh("elect --ttl 2s --value two k", &term_until("two")));
+    let proxy = Proxy::to(space.server().port());
+    // The shell would report that TERM ended its `sleep`.
+    let stubborn = format!("exec 2> /dev/null; trap 'touch asked' TERM; {}", term_until("one"));
+    let mut command = space.sh("elect --ttl 2s --grace 300ms --value one k", &stubborn);
+    let mut one = Running::start({
+        command.env("TENURE_URL", proxy.url());
+        command
+    });
+    let first = pid_in(&space.path("pid-one"));
+    assert!(one.line().starts_with("tenure: leading k as one (term "));
+    std::fs::remove_file(space.path("pid-one")).unwrap();
+    let alive = format!("grep -q '^State:.[^Z]' /proc/{first}/status 2>/dev/null");
+    let next = format!("if {alive}; then exit 1; fi; echo $TENURE_FENCE > terms-two; exit 5");
+    let two = Running::start(space.sh("elect --ttl 2s --value two k", &next));
     wait_for("it to wait", || {
         space.show("k")["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
     });
-    let killed = Instant::now();
-    one.send(Signal::SIGKILL);
-    wait_for("its command to die", || !is_alive(command));
-    pid_in(&space.path("pid-two"));
-    assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
-    touch(&space, "two");
-    assert_eq!(two.finish().code, Some(7));
+    proxy.refuse();
+    proxy.cut(Cut::Reset);
+    assert_eq!(two.finish().code, Some(5), "the first command lives");
+    assert!(space.path("asked").exists(), "TERM comes first");
+    let lost = r"^tenure: losing k: no renewal confirmed for 1s( \(.+\))?; sent TERM to \d+, KILL in \d+ms$";
+    assert_matches(&one.line(), lost);
+    assert_eq!(one.line(), "tenure: lost k, waiting to lead again");
+    proxy.heal();
+    pid_in(&space.path("pid-one"));
+    let (ours, theirs) = (terms(&space, "one"), terms(&space, "two")[0]);
+    assert!(ours.len() == 2 && ours[0] < theirs && theirs < ours[1], "{ours:?}, {theirs}");
+    touch(&space, "one");
+    assert_eq!(one.finish().code, Some(7));
 }
 
 /// B5: a candidate that is asked to end while it waits leaves nothing behind. A signal to a leader ends its command,

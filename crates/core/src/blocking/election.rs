@@ -10,6 +10,7 @@ use crate::election::{self, Leadership, Leading};
 use crate::error::Error;
 use crate::fault::Loss;
 use crate::fence::Fence;
+use crate::guard::Released;
 use crate::options::{Renew, Wait};
 use crate::run::RunError;
 
@@ -141,13 +142,13 @@ impl Leader {
         self.thread.wait("proclaim", self.inner.proclaim(value))?
     }
 
-    /// Resigns, and waits for the reply of the engine.
+    /// Resigns, and waits for the reply of the engine. See [`tenure::Leader::resign`](crate::Leader::resign).
     ///
     /// # Errors
     ///
     /// Those of [`tenure::Leader::resign`](crate::Leader::resign). On a worker thread of an async runtime
     /// [`is_invalid`](Error::is_invalid); the leader then resigns in the background.
-    pub fn resign(self) -> Result<(), Error> {
+    pub fn resign(self) -> Result<Released, Error> {
         self.thread.wait("resign", self.inner.resign())?
     }
 }

@@ -185,7 +185,8 @@ impl Locked {
             return Ok(());
         }
         self.reader = Some(ReaderFile::publish(&self.files, record)?);
-        if !self.is_closed() {
+        // Nothing is removed if there was no record: another reader may be leaving one now that keeps the lock closed.
+        if self.record().is_some_and(|record| !record.is_closed()) {
             let _ = fs::remove_file(&self.files.record);
         }
         Ok(())
@@ -229,8 +230,11 @@ impl Locked {
 
     /// Whether a holder or reader has left the lock closed for some time.
     fn is_closed(&self) -> bool {
-        let closed = |found: Found| found.record().is_some_and(|record| record.is_closed());
-        Record::find(&self.files).is_ok_and(closed)
+        self.record().is_some_and(|record| record.is_closed())
+    }
+
+    fn record(&self) -> Option<Box<Record>> {
+        Record::find(&self.files).ok().and_then(Found::record)
     }
 
     /// Replaces the shared lock of the last reader by an exclusive one. Otherwise the shared lock is released.

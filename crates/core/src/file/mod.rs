@@ -9,9 +9,9 @@
 //! `release.rs` renewal and release, `inspect.rs` inspection, `doctor.rs` checks of a directory.
 //!
 //! Each lock has `<name>.lock`, `<name>.json`, while the record is written `<name>.tmp`, and while claims wait
-//! `<name>.wait`, and `<name>.want` if a writer waits. Each reader has `<name>.~<fence>`. The release removes them. The
-//! file `fence` stays. File-system calls take microseconds and are made inline. Only the wait for a lock, which has no
-//! limit, has a thread.
+//! `<name>.wait`, and `<name>.want` if a writer waits. Each reader has `<name>.~<fence>.0`. The release removes them.
+//! The file `fence` stays. File-system calls take microseconds and are made inline. Only the wait for a lock, which has
+//! no limit, has a thread.
 //!
 //! Absent on purpose: expiry (the kernel frees the lock of a dead process), order among processes (the kernel
 //! has none), permits and shared owners.

@@ -1,4 +1,4 @@
-//! The files that describe the readers of a lock: `<name>.~<fence>`, one for each.
+//! The files that describe the readers of a lock: `<name>.~<fence>.<number>`, one for each.
 //!
 //! In: a reader that has the kernel's lock. Out: the records of the readers whose processes live.
 //!
@@ -6,11 +6,11 @@
 //! the kernel's lock decides who reads.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use super::files::{Files, fault, is_current, open_or_create, read_only};
+use super::files::{Files, fault, is_current, is_interruption, open_or_create, read_only};
 use super::record::{Found, Record};
 use crate::fault::Fault;
 use crate::fence::Fence;
@@ -24,22 +24,29 @@ pub(super) struct ReaderFile {
 }
 
 impl ReaderFile {
+    /// Makes the file of a reader. Waits for no other process: `Readers::of` may have locked the file first, to remove
+    /// it as that of a dead reader, and its process may be stopped. So this goes on with another name.
     pub(super) fn publish(files: &Files, record: &Record) -> Result<Self, Fault> {
-        let path = files.reader(record.fence);
+        let mut number = 0;
         loop {
+            let path = files.reader(record.fence, number);
             let failed = |error| fault("write", &path, error);
             let file = open_or_create(&path).map_err(failed)?;
-            file.lock().map_err(failed)?;
-            // `Readers::of` may have removed the file before it was locked.
-            if is_current(&file, &path)? {
-                let reader = ReaderFile { file, path: path.clone() };
-                return match reader.write(record) {
-                    Ok(()) => Ok(reader),
-                    Err(error) => {
-                        reader.remove();
-                        Err(failed(error))
-                    }
-                };
+            match file.try_lock() {
+                Ok(()) if is_current(&file, &path)? => {
+                    let reader = ReaderFile { file, path: path.clone() };
+                    return match reader.write(record) {
+                        Ok(()) => Ok(reader),
+                        Err(error) => {
+                            reader.remove();
+                            Err(failed(error))
+                        }
+                    };
+                }
+                Err(TryLockError::Error(error)) if !is_interruption(&error) => {
+                    return Err(failed(error));
+                }
+                _ => number += 1,
             }
         }
     }
@@ -94,7 +101,7 @@ impl Readers {
             return self.alive.extend(record.map(|record| *record));
         }
         self.dead.extend(record.map(|record| record.token));
-        // Still locked: a reader that has just made the file sees that it is gone.
+        // Still locked: a reader that has just made the file sees that it is locked or gone.
         let _ = fs::remove_file(path);
         let _ = file.unlock();
     }
@@ -107,9 +114,9 @@ impl Readers {
 }
 
 impl Files {
-    fn reader(&self, fence: Fence) -> PathBuf {
+    fn reader(&self, fence: Fence, number: u32) -> PathBuf {
         let mut path = self.readers.clone().into_os_string();
-        path.push(fence.get().to_string());
+        path.push(format!("{}.{number}", fence.get()));
         path.into()
     }
 

@@ -176,10 +176,7 @@ impl Gate {
         if together && !self.is_exclusive() && !self.has_waiters() {
             return Ok(Some(Entry::Lead(self.side_lead(engine, &ask.key))));
         }
-        Ok(match known {
-            Some(status) => Some(Entry::Busy(status.holder)),
-            None => together.then_some(Entry::Busy(None)),
-        })
+        Ok(known.map(|status| Entry::Busy(status.holder)))
     }
 
     /// Whether tasks of this process are known to wait for the key.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::backend::{Answers, Backend, Notices, Operator};
+use crate::change_hints::Hints;
 use crate::claim::Claim;
 use crate::doctor::{Check, Finding, self_test};
 use crate::error::Error;
@@ -122,7 +123,10 @@ impl Memory {
             Some(contended) => {
                 Renewal::Renewed { validity: Validity::Lease { from, ttl }, contended }
             }
-            None => Renewal::Lost(Loss::Gone),
+            None => {
+                let forced = self.space.forced(lease.claim().token());
+                Renewal::Lost(forced.unwrap_or(Loss::Gone))
+            }
         }
     }
 }
@@ -187,8 +191,13 @@ impl Operator for Memory {
         Ok(self.space.inspect(query))
     }
 
+    async fn change_hints(&self, _: &Query) -> Result<Option<Hints>, Fault> {
+        Ok(Some(self.space.hints()))
+    }
+
     async fn end_reasons(&self, ended: &[(Key, Token)]) -> Result<Vec<Option<ClaimEnd>>, Fault> {
-        Ok(ended.iter().map(|(_, token)| self.space.end_reason(*token)).collect())
+        let reason = |(_, token): &(Key, Token)| self.space.forced(*token).map(ClaimEnd::from);
+        Ok(ended.iter().map(reason).collect())
     }
 
     async fn force_release(&self, key: &Key, seen: Token, by: &str) -> Result<Release, Fault> {

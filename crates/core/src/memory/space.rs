@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::backend::{Notice, Notifier};
+use crate::change_hints::{Hint, HintSender, Hints, hints};
 use crate::claim::Claim;
 use crate::fault::{Fault, FaultKind, Loss};
 use crate::fence::{self, Fence};
@@ -17,7 +18,7 @@ use crate::grant::{AfterRelease, Attempt, Grant, Release, Validity};
 use crate::holder::Holder;
 use crate::key::Key;
 use crate::mode::{self, Mode};
-use crate::report::{ClaimEnd, Holding, LockInfo, Query, Waiting};
+use crate::report::{Holding, LockInfo, Query, Waiting};
 use crate::time::{Clock, Time, UnixMillis};
 use crate::token::Token;
 
@@ -33,6 +34,7 @@ struct State {
     locks: HashMap<Key, Lock>,
     last_fence: u64,
     forced: Vec<ForcedRelease>,
+    watches: Vec<HintSender>,
 }
 
 /// A claim whose lock was released by force. Kept until its lease would have ended.
@@ -89,18 +91,20 @@ impl Space {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` on the current state of the lock, and removes the lock if it is idle afterwards.
-    fn on<T>(&self, key: &Key, f: impl FnOnce(&mut Lock, &mut u64, Time) -> T) -> T {
-        let now = self.clock.now();
+    /// Hints about the locks from now on.
+    pub(super) fn hints(&self) -> Hints {
+        let (sender, hints) = hints(&self.clock);
         let mut state = self.state();
-        let State { locks, last_fence, .. } = &mut *state;
-        let lock = locks.entry(key.clone()).or_default();
-        lock.serve(now, last_fence);
-        let answer = f(lock, last_fence, now);
-        lock.serve(now, last_fence);
-        if lock.is_idle() {
-            locks.remove(key);
-        }
+        state.watches.retain(HintSender::is_heard);
+        state.watches.push(sender);
+        hints
+    }
+
+    /// Runs `f`, which may change the lock.
+    fn on<T>(&self, key: &Key, f: impl FnOnce(&mut Lock, &mut u64, Time) -> T) -> T {
+        let mut state = self.state();
+        let answer = state.on(key, self.clock.now(), f);
+        state.hint(key);
         answer
     }
 
@@ -186,27 +190,26 @@ impl Space {
     }
 
     pub(super) fn force_release(&self, key: &Key, seen: Token, by: &str) -> Release {
-        let forced = self.on(key, |lock, _, _| lock.take(seen));
+        let (now, mut state) = (self.clock.now(), self.state());
+        let forced = state.on(key, now, |lock, _, _| lock.take(seen));
         let Some(held) = forced else { return Release::NotHeld };
+        state.hint(key);
         if held.holder.cooling_down {
             return Release::Freed;
         }
-        self.remember(ForcedRelease { token: seen, by: by.into(), until: held.until });
+        // With the mutex of the release still locked: a renewal must not find that the lock is merely gone.
+        state.forced.retain(|forced| now < forced.until);
+        state.forced.push(ForcedRelease { token: seen, by: by.into(), until: held.until });
+        drop(state);
         self.notify_lost(key, seen, Loss::Forced(by.into()));
         Release::Freed
     }
 
-    fn remember(&self, forced: ForcedRelease) {
-        let (now, mut state) = (self.clock.now(), self.state());
-        state.forced.retain(|forced| now < forced.until);
-        state.forced.push(forced);
-    }
-
-    /// How the claim ended, if its lock was released by force.
-    pub(super) fn end_reason(&self, token: Token) -> Option<ClaimEnd> {
+    /// The loss of the claim, if its lock was released by force.
+    pub(super) fn forced(&self, token: Token) -> Option<Loss> {
         let state = self.state();
         let forced = state.forced.iter().find(|forced| forced.token == token)?;
-        Some(Loss::Forced(forced.by.clone()).into())
+        Some(Loss::Forced(forced.by.clone()))
     }
 
     /// Removes all holders and returns their tokens.
@@ -237,7 +240,9 @@ impl Space {
     }
 
     fn info(&self, key: &Key) -> Option<LockInfo> {
-        self.on(key, |lock, _, now| (!lock.is_idle()).then(|| lock.info(key, now)))
+        let shown =
+            |lock: &mut Lock, _: &mut u64, now| (!lock.is_idle()).then(|| lock.info(key, now));
+        self.state().on(key, self.clock.now(), shown)
     }
 
     fn notify_contended(&self, key: &Key, holders: &[Held]) {
@@ -248,6 +253,25 @@ impl Space {
 
     pub(super) fn notify_lost(&self, key: &Key, token: Token, loss: Loss) {
         self.notifier.send(Notice::Lost { key: key.clone(), token, loss });
+    }
+}
+
+impl State {
+    /// Runs `f` on the current state of the lock, and removes the lock if it is idle afterwards.
+    fn on<T>(&mut self, key: &Key, now: Time, f: impl FnOnce(&mut Lock, &mut u64, Time) -> T) -> T {
+        let State { locks, last_fence, .. } = self;
+        let lock = locks.entry(key.clone()).or_default();
+        lock.serve(now, last_fence);
+        let answer = f(lock, last_fence, now);
+        lock.serve(now, last_fence);
+        if lock.is_idle() {
+            locks.remove(key);
+        }
+        answer
+    }
+
+    fn hint(&self, key: &Key) {
+        self.watches.iter().for_each(|watch| watch.send(Hint::Changed(key.clone())));
     }
 }
 

@@ -67,14 +67,14 @@ impl Rounds<'_> {
         let (engine, asks) = (self.engine, self.asks);
         let missing: Vec<usize> = (0..asks.len()).filter(|at| self.held[*at].is_none()).collect();
         let mut tries = Joined::new(missing.iter().map(|at| acquire::try_once(engine, &asks[*at])));
-        let tried =
-            match self.bounds.within(&mut tries, acquire::unanswered(engine, &asks[0])).await {
-                Ok(tried) => tried,
-                Err(end) => {
-                    let (first, sight) = in_the_way(tries.outputs());
-                    return Err(self.bounds.error_seen(&asks[missing[first]], end, sight));
-                }
-            };
+        let began = engine.clock.now();
+        let tried = match self.bounds.within(&mut tries, acquire::closed(engine)).await {
+            Ok(tried) => tried,
+            Err(end) => {
+                let (first, sight) = in_the_way(tries.outputs());
+                return Err(self.bounds.error_seen(&asks[missing[first]], end, sight));
+            }
+        };
         let mut busy = None;
         for (at, tried) in missing.into_iter().zip(tried) {
             let sight = match tried {
@@ -85,8 +85,12 @@ impl Rounds<'_> {
                 Ok(Tried::Busy(holder)) => seen(holder),
                 // A wait goes on while the engine does not answer, for as long as the caller allows.
                 Err(error) => {
-                    let fault = Some(passing(&error).ok_or(error)?);
-                    WaitStatus { fault, ..WaitStatus::default() }
+                    let Some(fault) = passing(&error) else { return Err(error) };
+                    let sight = WaitStatus::unanswered(fault, began);
+                    if asks[at].options.give_up(&sight, &engine.can, engine.clock.now()) {
+                        return Err(error);
+                    }
+                    sight
                 }
             };
             busy.get_or_insert(Busy { at, sight });
@@ -163,8 +167,8 @@ impl Rounds<'_> {
                 async move { engine.renew_now(&lease).await }
             }));
             let renewed = self.bounds.within(renewals, acquire::closed(self.engine)).await;
-            let renewed =
-                renewed.map_err(|end| self.bounds.error_seen(first, end, WaitStatus::default()))?;
+            let renewed = renewed
+                .map_err(|end| self.bounds.error_seen(first, end, WaitStatus::nothing_heard()))?;
             let failed = renewed.into_iter().filter_map(Result::err).find(|error| !error.is_lost());
             failed.map_or(Ok(()), Err)?;
         }

@@ -112,8 +112,8 @@ impl From<ClaimEnd> for EventKind {
 
 /// A watch over all locks that match a glob: see [`Locker::watch`](crate::Locker::watch).
 ///
-/// Events come from comparing inspections of the locks. If the engine reports changes (etcd, and Redis except
-/// quorums), each change triggers an inspection. Otherwise, or without the rights for it, all locks are
+/// Events come from comparing inspections of the locks. If the engine reports changes (`memory:`, etcd, and Redis
+/// except quorums), each change triggers an inspection. Otherwise, or without the rights for it, all locks are
 /// inspected up to ten times a second.
 ///
 /// A watch does *not* see everything. Changes between two inspections are merged: a lock that was acquired

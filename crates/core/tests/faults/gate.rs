@@ -1,5 +1,6 @@
 //! Tasks of one process that queue behind each other: which result the later ones get.
 
+use std::future::{IntoFuture, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use tenure_core::backend::{
     AfterRelease, Attempt, Backend, BoxFuture, Capabilities, Fault, FaultKind, Grant, Release,
 };
-use tenure_core::{Claim, Lease, Locker, Renew, WaitStatus, WithinProcess};
-use tenure_testkit::conformance::start;
+use tenure_core::{Claim, Error, Lease, Locker, Renew, WaitStatus, WithinProcess};
+use tenure_testkit::conformance::{Started, start};
 use tenure_testkit::intercept::Interceptor;
 use tenure_testkit::wait::{eventually, within};
 use tokio::sync::{Notify, Semaphore};
@@ -107,6 +108,7 @@ async fn a_try_behind_a_dropped_try_asks() {
 /// A server that never answers a wait, and can be made to report a fault.
 #[derive(Default)]
 struct Silent {
+    asked: AtomicU64,
     spares: AtomicU64,
     trouble: Notify,
     hung_releases: AtomicBool,
@@ -122,6 +124,7 @@ impl Interceptor for Silent {
             self.spares.fetch_sub(1, Ordering::AcqRel);
             return inner.acquire(claim);
         }
+        self.asked.fetch_add(1, Ordering::AcqRel);
         Box::pin(async move {
             self.trouble.notified().await;
             let fault = Fault::new(FaultKind::Unavailable, "connection refused");
@@ -156,6 +159,27 @@ async fn a_wait_behind_a_silent_server_is_unknown() {
         let error = within("the end of the wait", wait).await.unwrap_err();
         assert!(error.is_unknown() && !error.is_busy(), "{error:?}");
     }
+}
+
+/// G6: readers and permits too: an attempt behind two tasks without a reply is unavailable, and not busy.
+#[tokio::test]
+async fn a_try_to_hold_together_waits_for_the_first_reply() {
+    async fn is_unavailable<G>(silent: &Silent, tried: Started<Result<G, Error>>) {
+        silent.trouble.notify_one();
+        let error = within("the answer of a try", tried).await.map(drop).unwrap_err();
+        assert!(error.is_unavailable() && !error.is_busy(), "{error:?}");
+    }
+    let silent = Arc::new(Silent::default());
+    let locker = meddled(&still().1, &silent);
+    let _writers = [(); 2].map(|()| tokio::spawn(locker.lock("k").into_future()));
+    eventually("a writer to ask", || async { silent.asked.load(Ordering::Acquire) == 1 }).await;
+    is_unavailable(&silent, start(locker.try_read("k")).await).await;
+
+    let silent = Arc::new(Silent::default());
+    let permits = meddled(&still().1, &silent).semaphore("k", 8);
+    let _others = [(); 2].map(|()| tokio::spawn(permits.acquire().into_future()));
+    eventually("a task to ask", || async { silent.asked.load(Ordering::Acquire) == 1 }).await;
+    is_unavailable(&silent, start(permits.try_acquire()).await).await;
 }
 
 /// A fault that the first task sees is passed to the tasks behind it: to attempts before and after the fault,
@@ -205,14 +229,30 @@ async fn a_wait_that_ends_between_two_holders() {
     }
 }
 
-/// An engine whose waiters poll and are not visible, so a process pauses before its next request.
-struct Polling;
+/// An engine whose waiters poll and are not visible, so a process pauses before its next request. Its releases get no
+/// answer if `mute` is set.
+#[derive(Default)]
+struct Polling {
+    mute: bool,
+    releases: AtomicU64,
+}
 
 impl Interceptor for Polling {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
         let mut can = inner.capabilities();
         can.polling_waiters = true;
         can
+    }
+
+    fn release<'a>(
+        &'a self,
+        inner: &'a dyn Backend,
+        lease: &'a Arc<Lease>,
+        then: AfterRelease,
+    ) -> BoxFuture<'a, Result<Release, Fault>> {
+        self.releases.fetch_add(1, Ordering::AcqRel);
+        let mute = Fault::new(FaultKind::Unknown, "the server is silent");
+        if self.mute { Box::pin(ready(Err(mute))) } else { inner.release(lease, then) }
     }
 }
 
@@ -221,11 +261,31 @@ impl Interceptor for Polling {
 #[tokio::test]
 async fn a_try_behind_a_pause_is_busy() {
     let (clock, memory) = still();
-    let locker = meddled(&memory, &Arc::new(Polling));
+    let locker = meddled(&memory, &Arc::new(Polling::default()));
     let guard = locker.lock("k").retry_interval(Duration::from_secs(600)).await.unwrap();
     let _next = tokio::spawn(start(locker.lock("k")).await);
     clock.advance(Duration::from_secs(11));
     guard.release().await.unwrap();
     let tried = within("the answer", locker.try_lock("k").into_future()).await.unwrap();
     assert!(tried.is_none());
+}
+
+/// A wait that ends in such a pause is unknown if the release before it got no answer, and else busy.
+#[tokio::test]
+async fn a_wait_that_ends_in_a_pause() {
+    for mute in [true, false] {
+        let (clock, memory) = still();
+        let polling = Arc::new(Polling { mute, ..Polling::default() });
+        let locker = meddled(&memory, &polling);
+        let guard = locker.lock("k").retry_interval(Duration::from_secs(600)).await.unwrap();
+        let next = tokio::spawn(start(locker.lock("k").wait(SECOND * 12)).await);
+        clock.advance(SECOND * 11);
+        assert_eq!(within("the release", guard.release()).await.is_err(), mute);
+        // The first repetition in the background lets the next task ask.
+        let released = || async { !mute || polling.releases.load(Ordering::Acquire) > 2 };
+        eventually("the next task's turn", released).await;
+        clock.advance(SECOND);
+        let error = within("the end of the wait", next).await.unwrap().unwrap_err();
+        assert_eq!((error.is_unknown(), error.is_busy()), (mute, !mute), "{error:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! A lease that is handed from task to task: the limits of the new holder's wait, and fairness to other processes.
 
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tenure_testkit::wait::{eventually, within};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::support::{Renewals, becomes_free, meddled, still};
+use crate::support::{Renewals, becomes_free, meddled, queue_is, still};
 
 const SHORT: Duration = Duration::from_secs(3);
 
@@ -55,6 +56,25 @@ async fn a_limit_bounds_the_renewal_of_a_handed_lease() {
     let handed = Handed::over(|request| request.wait(limit)).await;
     handed.clock.advance(limit);
     let error = handed.error().await;
+    assert!(error.is_unknown() && !error.is_busy(), "{error:?}");
+}
+
+/// G6: the same for several keys, if one must be renewed when the last is granted. Nobody else is in the way.
+#[tokio::test]
+async fn a_limit_bounds_the_renewal_of_the_other_keys() {
+    let ((clock, memory), renewals) = (still(), Arc::new(Renewals::default()));
+    let (locker, rival) = (meddled(&memory, &renewals), Locker::new(memory));
+    renewals.swallow.store(true, Ordering::Release);
+    let busy = rival.lock("b").ttl(Duration::from_secs(600)).await.unwrap();
+    let limit = Duration::from_secs(7);
+    let all = locker.lock_all(["a", "b"]).ttl(Duration::from_secs(10)).wait(limit);
+    let all = tokio::spawn(all.into_future());
+    queue_is(&rival, "b", 1).await;
+    clock.advance(Duration::from_secs(6));
+    busy.release().await.unwrap();
+    eventually("b to be granted", || async { locker.holds("b") }).await;
+    clock.advance(Duration::from_secs(1));
+    let error = within("the end of the wait", all).await.unwrap().unwrap_err();
     assert!(error.is_unknown() && !error.is_busy(), "{error:?}");
 }
 

@@ -169,6 +169,7 @@ async fn a_backend_that_hangs_hangs_no_caller() {
     hung.is_unknown(locker.inspect("k")).await;
     hung.is_unknown_after(QUERY, locker.list("*")).await;
     hung.is_unknown(locker.watch("*")).await;
+    hung.is_unknown_after(QUERY, locker.diagnose()).await;
 
     let guard = hung.guard("k").await;
     let seen = locker.inspect("k").await.unwrap().unwrap().holders[0].token.unwrap();

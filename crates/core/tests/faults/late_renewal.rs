@@ -279,3 +279,33 @@ async fn t99_a_waiter_that_comes_after_a_renewal_is_not_forgotten() {
     next.release().await.unwrap();
     reader.release().await.unwrap();
 }
+
+/// A reader joins a lease of its process that turns out to be lost. It never had it, and gets the key anew.
+async fn a_newcomer_has_lost_nothing<R>(newcomer: impl AsyncFnOnce(Locker) -> R) -> R {
+    let ((clock, memory), renewals) = (still(), Arc::new(Renewals::default()));
+    let locker = meddled(&memory, &renewals);
+    let _first = locker.read("k").await.unwrap();
+    renewals.swallow.store(true, Ordering::Release);
+    clock.advance(Duration::from_secs(16));
+    memory.expire("k").unwrap();
+    renewals.swallow.store(false, Ordering::Release);
+    within("the newcomer's answer", newcomer(locker)).await
+}
+
+/// A15, B2: no error about a lost lock for a reader that only tries.
+#[tokio::test]
+async fn a15_a_reader_that_tries_has_lost_nothing() {
+    let reader = a_newcomer_has_lost_nothing(async |locker| locker.try_read("k").await).await;
+    assert!(reader.unwrap().unwrap().is_held());
+    let wait = Duration::ZERO;
+    let reader =
+        a_newcomer_has_lost_nothing(async |locker| locker.read("k").wait(wait).await).await;
+    assert!(reader.unwrap().is_held());
+}
+
+/// A15, B4: nor for one that reads several keys.
+#[tokio::test]
+async fn a15_a_reader_of_several_keys_has_lost_nothing() {
+    let all = a_newcomer_has_lost_nothing(async |locker| locker.lock_all(["a"]).read(["k"]).await);
+    assert!(all.await.unwrap().is_held());
+}

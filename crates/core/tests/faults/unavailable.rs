@@ -188,6 +188,27 @@ async fn a_queued_wait_gives_up_a_silent_server_in_time() {
     assert!(is_away(&error) && on_time(took, SOON), "a release: {took:?}, {error:?}");
 }
 
+/// G6: a single attempt gives up a silent server in time, and so does one of several attempts.
+#[tokio::test]
+async fn an_attempt_gives_up_a_silent_server_in_time() {
+    let behind = Behind::new();
+    behind.engine.is.store(true, Ordering::Release);
+    let memory = Memory::with_clock(behind.clock.clone());
+    let engine = Intercepted::new(Arc::new(memory), behind.engine.clone());
+    let locker = Locker::builder(engine).unavailable_after(SOON).build().unwrap();
+    let at_once = locker.lock("k").wait(Duration::ZERO).into_future();
+    let (error, took) = behind.ends(at_once, pending::<()>()).await;
+    assert!(is_away(&error) && on_time(took, SOON), "no wait: {took:?}, {error:?}");
+    let (error, took) = behind.ends(locker.try_lock("k").into_future(), pending::<()>()).await;
+    assert!(is_away(&error) && on_time(took, SOON), "a try: {took:?}, {error:?}");
+    let attempts = locker.lock("k").attempts(2).into_future();
+    let (error, took) = behind.ends(attempts, pending::<()>()).await;
+    assert!(is_away(&error) && on_time(took, SOON), "attempts: {took:?}, {error:?}");
+    let first = start(locker.try_lock("k")).await;
+    let (error, took) = behind.ends(locker.try_lock("k").into_future(), first).await;
+    assert!(is_away(&error) && on_time(took, SOON), "behind a try: {took:?}, {error:?}");
+}
+
 /// G6, B4: a request for several keys gives up a silent server in time, while it tries its keys.
 #[tokio::test]
 async fn several_keys_give_up_a_silent_server_in_time() {

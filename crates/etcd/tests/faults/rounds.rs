@@ -1,5 +1,7 @@
 //! The number of requests, by the server's own metrics (the table in `docs/engines/etcd.md`).
 
+use std::time::Duration;
+
 use tenure_core::Locker;
 use tenure_testkit::servers::{EtcdServer, Metrics};
 use tenure_testkit::wait::{eventually, lapse, within};
@@ -225,4 +227,26 @@ async fn many_locks_share_keep_alives() {
     assert!(sent * 10 < renewals, "{sent} keep-alives for {renewals} renewals");
     assert!(held.iter().all(tenure_core::Guard::is_held));
     a.shutdown(ttl).await;
+}
+
+/// B5: an observer of an election sends nothing while its key does not change, whatever others do, and looks once when
+/// it does.
+#[tokio::test]
+async fn b5_an_observer_is_notified_of_its_key() {
+    let server = EtcdServer::start();
+    let (a, b) = (warm(&server).await, warm(&server).await);
+    let mut observe = b.election("k").observe().await.unwrap();
+    assert_eq!(within("the first answer", observe.next()).await.unwrap(), None);
+    let before = server.metrics();
+    for n in 0..10 {
+        a.lock(format!("other:{n}")).await.unwrap().release().await.unwrap();
+    }
+    let quiet = tokio::time::timeout(Duration::from_millis(500), observe.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    assert_eq!(since(&server, &before), (vec![("Txn", 20)], 20), "the locks, and no look");
+    let before = server.metrics();
+    let leader = a.election("k").campaign("me").await.unwrap();
+    let seen = within("the leader", observe.next()).await.unwrap();
+    assert_eq!(seen.and_then(|seen| seen.term), Some(leader.term()));
+    assert_eq!(since(&server, &before), (vec![("Txn", 2), ("LeaseTimeToLive", 1)], 1));
 }

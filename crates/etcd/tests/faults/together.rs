@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_core::backend::{AfterRelease, Attempt, Backend, Grant, Loss, Release};
-use tenure_core::{Claim, FenceCheck, Lease, Mode, Permit, Semaphore};
+use tenure_core::{Claim, FenceCheck, Lease, Mode, Permit, Renew, Semaphore};
 use tenure_etcd::Etcd;
 use tenure_testkit::intercept::renewals;
 use tenure_testkit::servers::EtcdServer;
@@ -328,6 +328,22 @@ async fn contention_is_about_waiters() {
     drop((one, two));
     for writer in writers {
         drop(within("the writer's turn", writer).await.unwrap().unwrap());
+    }
+}
+
+/// A reader that is refused because of a writer that waits hears who holds the lock, whatever session it would have.
+#[tokio::test]
+async fn a_refused_reader_hears_of_the_holder() {
+    let server = EtcdServer::start();
+    let (a, b) = (locker(&server.url()).await, locker(&server.url()).await);
+    let _reader = a.read("k").label("reads").await.unwrap();
+    let _writer = tokio::spawn(a.write("k").label("waits").into_future());
+    claims_are(&server, "k", 2).await;
+    let asked = || b.read("k").wait(Duration::ZERO);
+    for refused in [asked(), asked().renew(Renew::Off)] {
+        let error = refused.await.unwrap_err();
+        let holder = error.holder().and_then(|holder| holder.label.as_deref());
+        assert_eq!(holder, Some("reads"), "{error}");
     }
 }
 

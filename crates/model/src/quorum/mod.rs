@@ -19,12 +19,12 @@ use stateright::{Model, Property};
 pub use state::QuorumWorld;
 use state::{QuorumPhase, QuorumRequest};
 
-/// Two clients never believe to hold the lock at the same time.
+/// Two clients never believe to hold the lock at the same time, unless both read.
 pub const EXCLUSION: &str = "quorum: exclusion";
 /// A client that believes to hold the lock has it on a majority of the nodes.
 pub const BACKED: &str = "quorum: backed by a majority";
 /// Reported fences are all different, and higher than each that was reported before their votes were
-/// requested.
+/// requested. Two readers may have equal fences, in any order.
 pub const FENCES: &str = "quorum: fences rise";
 
 /// A bug in one part of the protocol.
@@ -44,11 +44,13 @@ pub enum QuorumBug {
     ElapsedForgotten,
     /// Half of the nodes are enough.
     HalfIsEnough,
+    /// A node votes for a reader beside a writer.
+    ReaderBesideWriter,
 }
 
 impl QuorumBug {
     /// All bugs.
-    pub const ALL: [QuorumBug; 7] = [
+    pub const ALL: [QuorumBug; 8] = [
         QuorumBug::NotWritten,
         QuorumBug::WrittenBlindly,
         QuorumBug::WrittenByLateVoters,
@@ -56,6 +58,7 @@ impl QuorumBug {
         QuorumBug::YoungCounted,
         QuorumBug::ElapsedForgotten,
         QuorumBug::HalfIsEnough,
+        QuorumBug::ReaderBesideWriter,
     ];
 }
 
@@ -81,6 +84,8 @@ pub struct Quorum {
     pub counts: &'static [u8],
     /// The number of clients.
     pub clients: u8,
+    /// How many of the clients read, the first ones; the others write.
+    pub readers: u8,
     /// How many rounds each client has.
     pub rounds: u8,
     /// The duration of a vote in ticks.
@@ -164,8 +169,9 @@ impl Model for Quorum {
         // If a node drops a lock early, its holder may overlap with the next one; fences protect against
         // that. So exclusion is not checked.
         if !self.kinds.contains(&NodeFault::Jump) {
-            rules
-                .push(Property::always(EXCLUSION, |_, world: &QuorumWorld| world.believers() <= 1));
+            rules.push(Property::always(EXCLUSION, |quorum: &Quorum, world: &QuorumWorld| {
+                world.excludes(quorum)
+            }));
         }
         // After a node lost its data, its holder may have less than a majority. The node does not vote for a
         // while, which keeps others out.
@@ -186,6 +192,11 @@ impl Quorum {
     fn majority(&self) -> u32 {
         let half = u32::from(self.nodes()) / 2;
         if self.has(QuorumBug::HalfIsEnough) { half } else { half + 1 }
+    }
+
+    /// Whether this client is a reader.
+    fn reads(&self, client: u8) -> bool {
+        client < self.readers
     }
 
     fn has(&self, bug: QuorumBug) -> bool {
@@ -262,6 +273,7 @@ const PLAIN: Quorum = Quorum {
     name: "quorum: any delay",
     counts: &[2, 0, 2],
     clients: 2,
+    readers: 0,
     rounds: 1,
     ttl: 1,
     ticks: 1,
@@ -279,6 +291,8 @@ const STRAY: Quorum = one("quorum: a request comes late", &[NodeFault::Stray]);
 const RETREAT: Quorum =
     Quorum { name: "quorum: a retreat comes late", clients: 1, rounds: 2, ..STRAY };
 const JUMP: Quorum = one("quorum: a node's clock jumps", &[NodeFault::Jump]);
+/// Two readers and a writer. A reader and a writer alone are no different from two writers.
+const READ: Quorum = Quorum { name: "quorum: readers", clients: 3, readers: 2, ticks: 0, ..PLAIN };
 const FORGET: Quorum = one("quorum: a node restarts empty", &[NodeFault::Forget]);
 
 /// The runs of the test suite.
@@ -293,8 +307,8 @@ pub const SUITE: [Quorum; 7] = [
 ];
 
 /// Additional runs on demand.
-pub const LARGE: [Quorum; 1] =
-    [Quorum { name: "quorum: ttl of two ticks", ttl: 2, ticks: 3, ..PLAIN }];
+pub const LARGE: [Quorum; 2] =
+    [Quorum { name: "quorum: ttl of two ticks", ttl: 2, ticks: 3, ..PLAIN }, READ];
 
 /// The run that finds a bug, and the rules that the bug should break.
 pub fn trap(bug: QuorumBug) -> (Quorum, &'static [&'static str]) {
@@ -307,6 +321,7 @@ pub fn trap(bug: QuorumBug) -> (Quorum, &'static [&'static str]) {
         QuorumBug::YoungCounted => (FORGET, &[EXCLUSION]),
         QuorumBug::ElapsedForgotten => (PLAIN, HOLDS),
         QuorumBug::HalfIsEnough => (PLAIN, &[EXCLUSION]),
+        QuorumBug::ReaderBesideWriter => (READ, &[EXCLUSION]),
     };
     (Quorum { bug: Some(bug), ..quorum }, rules)
 }

@@ -16,13 +16,16 @@ pub struct QuorumWorld {
     pub(super) ticks: u8,
     /// The reported fences, a bit each.
     reported: u64,
+    /// Those of writers.
+    written: u64,
     /// A fence was reported that breaks the rule.
     pub(super) repeated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
-    lock: Option<Lock>,
+    /// One of a writer, or any number of readers', by client.
+    votes: Vec<Lock>,
     count: u8,
     /// For how many ticks its vote does not count, since it may have lost one.
     young: u8,
@@ -41,7 +44,7 @@ pub(super) struct Client {
     pub(super) round: u8,
     /// Ticks since the votes of this round were requested.
     pub(super) age: u8,
-    /// The highest fence that was reported before the votes were requested.
+    /// The highest fence that was reported before the votes were requested; for a reader, to a writer.
     floor: u8,
     pub(super) links: Vec<Link>,
 }
@@ -98,7 +101,7 @@ enum Answer {
 
 impl QuorumWorld {
     pub(super) fn new(quorum: &Quorum) -> Self {
-        let node = |count: &u8| Node { lock: None, count: *count, young: 0 };
+        let node = |count: &u8| Node { votes: Vec::new(), count: *count, young: 0 };
         let links = vec![Link::default(); usize::from(quorum.nodes())];
         let client = Client { links, ..Client::default() };
         QuorumWorld {
@@ -107,19 +110,23 @@ impl QuorumWorld {
             faults: quorum.faults,
             ticks: 0,
             reported: 0,
+            written: 0,
             repeated: false,
         }
     }
 
-    /// How many clients believe to hold the lock.
-    pub(super) fn believers(&self) -> usize {
-        self.clients.iter().filter(|client| client.believes()).count()
+    /// Whether at most one client believes to hold the lock, or only readers do.
+    pub(super) fn excludes(&self, quorum: &Quorum) -> bool {
+        let believers = (0..).zip(&self.clients).filter(|(_, client)| client.believes());
+        let (readers, writers): (Vec<u8>, Vec<u8>) =
+            believers.map(|(number, _)| number).partition(|number| quorum.reads(*number));
+        writers.len() + usize::from(!readers.is_empty()) <= 1
     }
 
     /// Whether each client that believes to hold the lock has it on a majority of the nodes.
     pub(super) fn is_backed(&self, quorum: &Quorum) -> bool {
         (0..).zip(&self.clients).filter(|(_, client)| client.believes()).all(|(number, _)| {
-            let owns = |node: &&Node| node.lock.is_some_and(|lock| lock.client == number);
+            let owns = |node: &&Node| node.vote_of(number).is_some();
             self.nodes.iter().filter(owns).count() > usize::from(quorum.nodes()) / 2
         })
     }
@@ -135,7 +142,7 @@ impl QuorumWorld {
     pub(super) fn step(&mut self, quorum: &Quorum, step: QuorumStep) {
         match step {
             QuorumStep::Tick => self.tick(quorum),
-            QuorumStep::Start(client, wants) => self.start(client, wants),
+            QuorumStep::Start(client, wants) => self.start(quorum, client, wants),
             QuorumStep::Count(client, nodes) => self.count(quorum, client, nodes),
             QuorumStep::Grant(client) => {
                 if let QuorumPhase::Writing { fence } = self.client(client).phase {
@@ -178,9 +185,9 @@ impl QuorumWorld {
             QuorumStep::Restart(node) => self.disconnect(node),
             QuorumStep::Forget(node) => {
                 self.disconnect(node);
-                *self.node(node) = Node { lock: None, count: 0, young: quorum.ttl };
+                *self.node(node) = Node { votes: Vec::new(), count: 0, young: quorum.ttl };
             }
-            QuorumStep::Jump(node) => self.node(node).lock = None,
+            QuorumStep::Jump(node) => self.node(node).votes.clear(),
             _ => {}
         }
     }
@@ -198,10 +205,8 @@ impl QuorumWorld {
         self.ticks += 1;
         for node in &mut self.nodes {
             node.young = node.young.saturating_sub(1);
-            if let Some(lock) = &mut node.lock {
-                lock.left -= 1;
-            }
-            node.lock = node.lock.filter(|lock| lock.left > 0);
+            node.votes.iter_mut().for_each(|vote| vote.left -= 1);
+            node.votes.retain(|vote| vote.left > 0);
         }
         for client in &mut self.clients {
             match &mut client.phase {
@@ -214,9 +219,10 @@ impl QuorumWorld {
         }
     }
 
-    fn start(&mut self, number: u8, wants: bool) {
+    fn start(&mut self, quorum: &Quorum, number: u8, wants: bool) {
         let highest = self.nodes.iter().map(|node| node.count).max().unwrap_or(0);
-        let floor = 63 - u8::try_from((self.reported | 1).leading_zeros()).unwrap_or(63);
+        let before = if quorum.reads(number) { self.written } else { self.reported };
+        let floor = 63 - u8::try_from((before | 1).leading_zeros()).unwrap_or(63);
         let client = self.client(number);
         client.round += 1;
         (client.phase, client.age, client.floor) = (QuorumPhase::Asking, 0, floor);
@@ -257,15 +263,17 @@ impl QuorumWorld {
     }
 
     fn grant(&mut self, quorum: &Quorum, number: u8, fence: u8) {
-        let reported = self.reported;
+        let reads = quorum.reads(number);
+        let others = if reads { self.written } else { self.reported };
         let client = self.client(number);
         let left = match quorum.has(QuorumBug::ElapsedForgotten) {
             true => quorum.ttl,
             false => quorum.ttl - client.age,
         };
         client.phase = QuorumPhase::Holding(left);
-        self.repeated = fence <= client.floor || reported >> fence & 1 == 1;
+        self.repeated = fence <= client.floor || others >> fence & 1 == 1;
         self.reported |= 1 << fence;
+        self.written |= u64::from(!reads) << fence;
     }
 
     /// Executes a request on a node.
@@ -282,15 +290,17 @@ impl QuorumWorld {
             false => 0,
         };
         let node = self.node(number);
-        let lock = node.lock.filter(|lock| lock.client == client);
+        let lock = node.vote_of(client);
         match request {
             QuorumRequest::Vote { round, want } => {
                 let young = node.young > 0 && !quorum.has(QuorumBug::YoungCounted);
-                if young || node.lock.is_some() && lock.is_none() {
+                if young || !node.admits(quorum, client) {
                     return None;
                 }
                 let left = quorum.ttl.max(lock.map_or(0, |lock| lock.left));
-                node.lock = Some(Lock { client, round, left });
+                node.votes.retain(|vote| vote.client != client);
+                node.votes.push(Lock { client, round, left });
+                node.votes.sort_unstable_by_key(|vote| vote.client);
                 node.count = (node.count + 1).max(clock).max(want);
                 Some(Answer::Voted(node.count))
             }
@@ -305,10 +315,25 @@ impl QuorumWorld {
             QuorumRequest::Free { first, last } => {
                 let ours =
                     |lock: &Lock| lock.client == client && (first..=last).contains(&lock.round);
-                node.lock = node.lock.filter(|lock| !ours(lock));
+                node.votes.retain(|vote| !ours(vote));
                 None
             }
         }
+    }
+}
+
+impl Node {
+    fn vote_of(&self, client: u8) -> Option<Lock> {
+        self.votes.iter().find(|vote| vote.client == client).copied()
+    }
+
+    /// Whether it can vote for this client beside its votes for others: if all of them read.
+    fn admits(&self, quorum: &Quorum, client: u8) -> bool {
+        let beside = |other: u8| {
+            quorum.reads(client)
+                && (quorum.reads(other) || quorum.has(QuorumBug::ReaderBesideWriter))
+        };
+        self.votes.iter().all(|vote| vote.client == client || beside(vote.client))
     }
 }
 

@@ -79,8 +79,15 @@ impl Shared {
         answers: &Answers<'_>,
         moved: &Mutex<Vec<usize>>,
     ) {
-        match self.nodes.is_at(&share.owners[at]) {
-            true => answers(share.indexes[at], answer),
+        let (owner, lease) = (&share.owners[at], &share.leases[at]);
+        match self.nodes.is_at(owner) {
+            true => {
+                if let Renewal::Renewed { .. } = answer {
+                    let until = self.nodes.clock.now().after(lease.ttl());
+                    owner.locks().inbox().keep(self.keys.slot(lease.claim().key()), until);
+                }
+                answers(share.indexes[at], answer);
+            }
             false => list(moved).push(share.indexes[at]),
         }
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tenure_core::time::Time;
 use tokio::sync::Notify;
 
-/// How long a channel stays open after the last waiter: longer than most locks are held, so that a holder is
+/// How long a channel stays open after it was wanted last: longer than most locks are held, so that a holder is
 /// notified of new waiters.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -44,9 +44,16 @@ impl Channels {
         let mut state = self.state();
         let new = || Channel { wanted_until, open: false };
         let channel = state.slots.entry(slot).or_insert_with(new);
-        channel.wanted_until = wanted_until;
+        channel.wanted_until = channel.wanted_until.max(wanted_until);
         if !channel.open {
             self.news.notify_one();
+        }
+    }
+
+    /// A lock in `slot` is held until then: its channel, if it has one, stays open as long.
+    pub(super) fn keep(&self, slot: u16, until: Time) {
+        if let Some(channel) = self.state().slots.get_mut(&slot) {
+            channel.wanted_until = channel.wanted_until.max(until);
         }
     }
 
@@ -123,6 +130,20 @@ mod tests {
         assert!(channels.take_idle(start.after(KEPT * 2)).is_empty());
         assert_eq!(channels.take_idle(start.after(KEPT * 3)), [7]);
         assert!(!channels.has(7));
+    }
+
+    /// A channel stays open while a lock in its slot is held, however long that is. A lock makes no channel.
+    #[test]
+    fn a_held_lock_keeps_its_channel() {
+        let (channels, start) = (Channels::default(), Time::from_nanos(1));
+        channels.keep(7, start.after(KEPT * 3));
+        assert!(channels.missing().is_empty());
+        channels.want(7, start);
+        channels.opened(7);
+        channels.keep(7, start.after(KEPT * 3));
+        channels.want(7, start);
+        assert!(channels.take_idle(start.after(KEPT * 3)).is_empty() && channels.has(7));
+        assert_eq!(channels.take_idle(start.after(KEPT * 4)), [7]);
     }
 
     /// Without the connection no channel is open. A channel that the server closed was not closed by us.

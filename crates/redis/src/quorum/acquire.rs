@@ -3,8 +3,8 @@
 //! In: a claim. Out: a grant, or who or what prevents it.
 //!
 //! A waiter is queued on every node that denied it, only to be notified when to ask again: a release notifies
-//! the first waiter in the queue of each node. The waiter asks when a majority of the nodes have notified it,
-//! or a moment after the first has. A heartbeat covers lost notifications.
+//! the first waiter in the queue of each node, or all readers that are first. The waiter asks when a majority of
+//! the nodes have notified it, or a moment after the first has. A heartbeat covers lost notifications.
 //!
 //! Claims that shared the votes of a round pause before the next one. The pauses are random and grow, so two
 //! claims do not deny each other for ever.
@@ -133,11 +133,10 @@ impl Shared {
         self.refuse_forked()?;
         self.first().server().keys().refuse_reserved(claim.key())?;
         let what = match claim.mode() {
-            Mode::Exclusive => return Ok(()),
+            Mode::Exclusive | Mode::Read => return Ok(()),
             Mode::SharedOwner(_) => "a quorum does not count the claims of a shared owner",
-            Mode::Read => "a quorum has no readers yet: use `lock`, or another engine",
             Mode::Permits { .. } => {
-                "a quorum grants exclusive claims only: majorities of permits do not intersect"
+                "a quorum has no permits: majorities of permits do not intersect"
             }
         };
         Err(Fault::new(FaultKind::Unsupported, what))

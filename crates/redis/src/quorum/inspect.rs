@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{ClaimEnd, Fault, Holding, LockInfo, Query};
-use tenure_core::{Key, Token};
+use tenure_core::{Key, Mode, Token};
 
 use super::Shared;
 use super::fanout::Fanout;
@@ -29,11 +29,11 @@ impl Shared {
         for info in seen.into_iter().flatten() {
             by_key.entry(info.key).or_default().extend(info.holders);
         }
-        let shown = by_key.into_iter().filter_map(|(key, holdings)| {
-            let holding = holding(holdings, unheard, majority(self.nodes.len()))?;
-            Some(LockInfo::new(key, vec![holding], None))
+        let shown = by_key.into_iter().map(|(key, holdings)| {
+            let holders = holders(holdings, unheard, majority(self.nodes.len()));
+            LockInfo::new(key, holders, None)
         });
-        Ok(shown.collect())
+        Ok(shown.filter(|lock| !lock.holders.is_empty()).collect())
     }
 
     /// How these claims ended, where enough nodes report it to have ended the lock.
@@ -87,40 +87,48 @@ impl Shared {
     }
 }
 
-/// The claim that most nodes show, if these nodes and those without a reply could be a majority.
-fn holding(holdings: Vec<Holding>, unheard: usize, needed: usize) -> Option<Holding> {
-    let name = |holding: &Holding| (holding.token, holding.holder.cooling_down);
-    let alike = |one: &Holding| holdings.iter().filter(|other| name(other) == name(one)).count();
-    let first = holdings.iter().max_by_key(|holding| alike(holding))?;
-    let mut lefts: Vec<Duration> = holdings
-        .iter()
-        .filter(|other| name(other) == name(first))
-        .filter_map(|holding| holding.holder.lease_left)
-        .collect();
-    let count = alike(first);
-    if count + unheard < needed {
-        return None;
+/// The claims that hold the lock: those for which the nodes that show them, and those without a reply, could be a
+/// majority. Several hold it together if they are readers.
+fn holders(holdings: Vec<Holding>, unheard: usize, needed: usize) -> Vec<Holding> {
+    let mut claims: Vec<Vec<Holding>> = Vec::new();
+    for holding in holdings {
+        let name = |one: &Holding| (one.token, one.holder.cooling_down, one.mode.clone());
+        match claims.iter_mut().find(|claim| name(&claim[0]) == name(&holding)) {
+            Some(claim) => claim.push(holding),
+            None => claims.push(vec![holding]),
+        }
     }
+    claims.retain(|claim| claim.len() + unheard >= needed);
+    let (readers, alone): (Vec<_>, Vec<_>) =
+        claims.into_iter().partition(|claim| claim[0].mode == Mode::Read);
+    // A claim that was left behind may be on as many nodes that answer. The holder has a node among them too, and
+    // its number is higher there.
+    let number = |claim: &Vec<Holding>| claim.iter().map(|one| one.fence).max();
+    let newest = alone.into_iter().max_by_key(|it| (it.len() >= needed, number(it), it.len()));
+    match newest {
+        Some(newest) if readers.iter().all(|claim| claim.len() <= newest.len()) => {
+            vec![agreed(&newest, needed)]
+        }
+        _ => readers.iter().map(|claim| agreed(claim, needed)).collect(),
+    }
+}
+
+/// What the nodes that show a claim agree on.
+fn agreed(claim: &[Holding], needed: usize) -> Holding {
     // The nodes whose votes were counted have the fence of the grant, and they are a majority. A node that
     // voted late may have a number of its own.
-    let same = |one: &Holding| {
-        holdings
-            .iter()
-            .filter(|other| name(other) == name(first) && other.fence == one.fence)
-            .count()
-    };
-    let agreed = holdings.iter().find(|one| name(one) == name(first) && same(one) >= needed);
-    let fence = agreed.and_then(|one| one.fence);
+    let same = |one: &&Holding| claim.iter().filter(|other| other.fence == one.fence).count();
+    let fence = claim.iter().find(|one| same(one) >= needed).and_then(|one| one.fence);
     // The lock is held for as long as a majority has it.
+    let mut lefts: Vec<Duration> = claim.iter().filter_map(|one| one.holder.lease_left).collect();
     lefts.sort_unstable_by(|one, other| other.cmp(one));
-    let left = lefts.get(needed.min(count) - 1).copied();
+    let left = lefts.get(needed.min(claim.len()) - 1).copied();
     // A new label may have reached some nodes only; most of them show the present one.
-    let as_labelled = |one: &Holding| {
-        let labelled = |other: &&Holding| other.holder.label == one.holder.label;
-        holdings.iter().filter(|other| name(other) == name(first)).filter(labelled).count()
+    let labelled = |one: &&Holding| {
+        claim.iter().filter(|other| other.holder.label == one.holder.label).count()
     };
-    let alike = holdings.iter().filter(|other| name(other) == name(first));
-    let mut holder = alike.max_by_key(|one| as_labelled(one)).unwrap_or(first).holder.clone();
+    let shown = claim.iter().max_by_key(labelled).unwrap_or(&claim[0]);
+    let mut holder = shown.holder.clone();
     holder.lease_left = left;
-    Some(Holding::new(holder, fence, first.token))
+    Holding::new(holder, fence, shown.token).mode(shown.mode.clone(), shown.slot)
 }

@@ -57,8 +57,9 @@ const LOSSES_KEPT: usize = 1024;
 /// Locks on an odd number of independent Redis or Valkey servers; a minority of them may fail.
 ///
 /// A lock is granted when more than half of the nodes have voted for it, and is held while a majority of them
-/// keeps it. No node is a replica of another. Every grant carries a fence that rises whichever nodes voted.
-/// Waiters are not served in order: a waiter is notified when the lock is free, and asks again.
+/// keeps it. A node votes for one writer, or for any number of readers. No node is a replica of another. Every
+/// grant carries a fence that rises whichever nodes voted. Waiters are not served in order: a waiter is notified
+/// when the lock is free, and asks again.
 ///
 /// What it cannot promise: nodes whose clocks jump, or that lose writes they acknowledged, may let a second
 /// holder in; its fence is higher. There are no shared owners and no permits.
@@ -302,7 +303,7 @@ impl Backend for Quorum {
     fn capabilities(&self) -> Capabilities {
         let mut can = Capabilities::full("redis+quorum");
         (can.fifo, can.polling_waiters) = (false, true);
-        (can.readers, can.permits, can.shared_owners) = (false, false, false);
+        (can.permits, can.shared_owners) = (false, false);
         can.reachable_within = self.shared.first().server().server().reachable_within();
         can.call_time = self.shared.first().server().server().target().call_time();
         can

@@ -20,7 +20,7 @@ use crate::scripts::{
 use crate::single::{Locks, Redis};
 use crate::wire::keys::NO_SLOT;
 use crate::wire::timing::{HEARTBEAT, HEARTBEATS_GOOD};
-use crate::wire::value::LockValue;
+use crate::wire::value::{self, LockValue};
 
 #[derive(Debug)]
 pub(super) struct QuorumNode {
@@ -195,7 +195,7 @@ impl QuorumNode {
             }
             AcquireReply::Held { value, left } | AcquireReply::Queued { value, left, .. } => {
                 self.mark_contended(claim.key());
-                Ok(Vote::Held { value: LockValue::parse(&value), left })
+                Ok(Vote::Held { value: holder_of(&value), left })
             }
             refused => Err(self.server().acquirer.refused(claim, &refused)),
         }
@@ -347,6 +347,17 @@ impl QuorumNode {
 
     pub(super) fn response_timeout(&self) -> Duration {
         self.server().renewals().response_timeout()
+    }
+}
+
+/// The holder that keeps a claim out: its value, or the entry of one reader. All readers count as one holder, since
+/// each node may name another one.
+fn holder_of(raw: &[u8]) -> LockValue {
+    match value::member(raw) {
+        Some((reader, ..)) => {
+            LockValue::Held { holder: Box::new(reader), token: None, fence: None }
+        }
+        None => LockValue::parse(raw),
     }
 }
 

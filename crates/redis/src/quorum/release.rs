@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tenure_core::backend::{AfterRelease, Fault, Loss, Notice, Release, Validity};
-use tenure_core::{Claim, Key, Lease, Token};
+use tenure_core::{Claim, Key, Lease, Mode, Token};
 
 use super::Shared;
 use super::fanout::Fanout;
@@ -86,7 +86,9 @@ impl Shared {
         };
         let (claim, now) = (lease.claim(), self.clock().now());
         let was_ours = now < lease.valid_until();
+        // The fast script knows no rounds, and would not find the entry of a reader.
         let plain = then == AfterRelease::Free
+            && *claim.mode() == Mode::Exclusive
             && !lease.is_contended()
             && self.is_uncontended(claim.key(), now);
         let keys = self.first().server().keys();

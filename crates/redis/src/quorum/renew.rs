@@ -18,12 +18,14 @@ use super::node::QuorumNode;
 use super::tally::{fault, majority};
 use crate::error::EngineError;
 use crate::scripts::{self, RenewReply, ScriptCall};
+use crate::wire::value::ValueWriter;
 
 /// How many renewals share one pipeline, as on a single server.
 const AT_ONCE: usize = 256;
 
 /// The leases that are due; the same request goes to every node.
 struct Due {
+    writer: ValueWriter,
     claims: Vec<(Arc<Claim>, Duration)>,
     within: Duration,
 }
@@ -62,7 +64,7 @@ impl Shared {
         // Read once for each lease: its ttl may change in the meantime.
         let claims = share.iter().map(|lease| (lease.claim().clone(), lease.ttl())).collect();
         let within = until.since(from).max(Duration::from_millis(1));
-        let due = Arc::new(Due { claims, within });
+        let due = Arc::new(Due { writer: self.writer.clone(), claims, within });
         let mut heard: Vec<Heard> = share.iter().map(|_| Heard::default()).collect();
         let mut fanout: Fanout<Result<Replies, EngineError>> = Fanout::new();
         for (number, node) in self.nodes.iter().enumerate() {
@@ -140,7 +142,7 @@ impl QuorumNode {
         let runs: Vec<ScriptCall> = due
             .claims
             .iter()
-            .map(|(claim, ttl)| ScriptCall::renew(keys, None, claim, None, *ttl))
+            .map(|(claim, ttl)| ScriptCall::renew(keys, Some(&due.writer), claim, None, *ttl))
             .collect();
         scripts::run_all(self.server().renewals(), &runs, due.within).await
     }

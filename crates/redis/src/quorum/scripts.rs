@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tenure_core::time::UnixMillis;
-use tenure_core::{Claim, Key, Token};
+use tenure_core::{Claim, Key, Mode, Token};
 
 use crate::scripts::{ALWAYS, Answer, LuaScript, STRICT, ScriptCall, WaitMode, begin, millis};
 use crate::wire::keys::Keys;
@@ -24,12 +24,15 @@ static UNVOTE: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(ALWAYS, "4", include_str!("unvote.lua")));
 
 /// The value of the lock on every node whose vote of this round is ours, without its flag and up to the
-/// number of that node's vote.
+/// number of that node's vote. Of a reader: its entry among those of all readers.
 pub(super) fn body(writer: &ValueWriter, claim: &Claim, round: u64) -> String {
     let mut text = Vec::new();
     // Writing into memory cannot fail.
-    let _ = writer.write(&mut text, claim, UnixMillis::now());
-    format!("{}:{round}:", String::from_utf8_lossy(&text))
+    let (_, end) = match claim.mode() {
+        Mode::Read => (writer.write_entry(&mut text, claim), ""),
+        _ => (writer.write(&mut text, claim, UnixMillis::now()), ":"),
+    };
+    format!("{}:{round}{end}", String::from_utf8_lossy(&text))
 }
 
 /// Requests a vote, with a proposed number.

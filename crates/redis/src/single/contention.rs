@@ -38,7 +38,9 @@ impl ContentionWatch {
         if !self.keys.has_slots() {
             return self.inbox.watch_contention(lease.valid_until().before(lease.ttl()));
         }
-        self.inbox.listen(self.keys.slot(lease.claim().key()));
+        let slot = self.keys.slot(lease.claim().key());
+        self.inbox.listen(slot);
+        self.inbox.keep(slot, lease.valid_until());
         if let Ok(here) = Handle::try_current() {
             here.spawn(self.clone().refresh_contended(lease.claim().clone()));
         }

@@ -1,14 +1,17 @@
 //! Many waiters, many locks, and runtimes that end.
 
+use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use tenure_core::{Guard, HeldMode, Locker, Permit};
+use tenure_core::{Guard, HeldMode, Locker, Permit, ReadGuard};
+use tenure_redis::Redis;
+use tenure_testkit::servers::proxy::{Action, Rule, Way};
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::{eventually, eventually_blocking, lapse, within};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::support::{BEATS, clients, get, locker, requests, size};
+use crate::support::{BEATS, clients, entries, get, locker, proxied, requests, size};
 
 /// A ttl that outlives every deadline: a lock that becomes free was released, and did not expire.
 const LONG: Duration = Duration::from_secs(300);
@@ -180,4 +183,51 @@ async fn t52_a_panic_releases() {
     });
     assert!(panicked.await.unwrap_err().is_panic());
     assert!(within("the lock", b.lock("k").into_future()).await.unwrap().is_held());
+}
+
+/// t104: a thousand tasks of a process share one lease. When a writer of another process waits, no task joins it any
+/// more. If the notice of the writer is lost, tasks join until the next renewal, and none after it. The writer gets the
+/// key when those inside have ended.
+#[tokio::test]
+async fn t104_a_thousand_readers_and_a_writer() {
+    for lost in [false, true] {
+        let (server, proxy) = proxied();
+        let here = Locker::new(Redis::connect(&proxy.url()).await.unwrap());
+        let there = locker(&server).await;
+        let first = here.read("k").ttl(LONG).await.unwrap();
+        let before = requests(&server);
+        let mut readers = read_together(&here, 999).await;
+        assert_eq!(server.client().command(&["ZCARD", "tenure:lock:k"]), Reply::Int(1));
+        // For the second reader of a lease the engine asks once whether somebody waits, by a script that is new there.
+        let once = || async { requests(&server) == before + 2 };
+        eventually("one question for all tasks", once).await;
+        if lost {
+            proxy.rule(Rule::on(Way::Replies, Action::Swallow).containing("contended:"));
+        }
+        let writer = tokio::spawn(there.write("k").ttl(LONG).into_future());
+        eventually("the writer to wait", || async { entries(&server).len() == 1 }).await;
+        if lost {
+            let joins = here.try_read("k").ttl(LONG).await.unwrap();
+            readers.push(joins.expect("this process knows of no writer"));
+            first.renew().await.unwrap();
+        }
+        within("the notice", first.contended()).await;
+        for _ in 0..1_000 {
+            let none = here.try_read("k").ttl(LONG).await.unwrap();
+            assert!(none.is_none(), "the writer waits");
+        }
+        assert!(!writer.is_finished() && readers.iter().all(Guard::is_held));
+        readers.into_iter().for_each(drop);
+        assert!(first.is_held() && !writer.is_finished());
+        first.release().await.unwrap();
+        let writer = within("the writer's turn", writer).await.unwrap().unwrap();
+        writer.release().await.unwrap();
+    }
+}
+
+/// So many tasks that read at the same time.
+async fn read_together(locker: &Locker, count: usize) -> Vec<ReadGuard> {
+    let tasks = (0..count).map(|_| locker.read("k").ttl(LONG).into_future());
+    let guards = tasks.collect::<JoinSet<_>>().join_all().await;
+    guards.into_iter().map(Result::unwrap).collect()
 }

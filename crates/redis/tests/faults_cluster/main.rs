@@ -16,4 +16,5 @@ mod steps;
 mod storm;
 mod inbox;
 mod together;
+mod elections;
 mod unavailable;

@@ -185,8 +185,8 @@ fn expired(node: &RedisServer) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// t04, t28: a claim whose replies were lost is granted when it is requested again. After it is abandoned, at most a
-/// minority keeps its vote, which does not stop the next claim.
+/// t04, t28: a claim whose replies were lost is granted when it is requested again. Abandoning it releases its votes on
+/// all nodes.
 #[tokio::test]
 async fn t04_lost_answers() {
     let nodes = Nodes::start();
@@ -200,8 +200,11 @@ async fn t04_lost_answers() {
     let grant = within("a grant", store.acquire(&asked)).await.unwrap();
     assert!(grant.fence > 0);
     assert!(nodes.locked("k") >= 3);
-    store.abandon(&asked).await.unwrap();
-    assert!(nodes.locked("k") < 3, "{:?}", nodes.locks("k"));
+    // As above: a node whose connection was just given up is asked again only after a pause.
+    eventually("nothing to be left", || async {
+        store.abandon(&asked).await.is_ok() && nodes.locked("k") == 0
+    })
+    .await;
     within("the lock", store.acquire(&claim("k", TTL))).await.unwrap();
 }
 

@@ -14,4 +14,6 @@ mod worker;
 mod fence;
 mod short;
 mod waiting;
+mod readers;
+mod elections;
 mod unavailable;

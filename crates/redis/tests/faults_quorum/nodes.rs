@@ -145,7 +145,7 @@ async fn t62_no_permits() {
     assert_eq!(fault.kind(), FaultKind::Unsupported);
     assert_eq!(
         fault.to_string(),
-        "a quorum grants exclusive claims only: majorities of permits do not intersect"
+        "a quorum has no permits: majorities of permits do not intersect"
     );
     assert_eq!(nodes.locked("k"), 0);
 }

@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use tenure_core::backend::{AfterRelease, Backend, FaultKind, Release};
-use tenure_testkit::servers::RedisServer;
 use tenure_testkit::servers::proxy::{Action, Proxy, Rule, Way};
 use tenure_testkit::wait::{eventually, lapse};
 
-use crate::support::{Nodes, claim, connect, granted, lease, with_a_proxy};
+use crate::support::{Nodes, calls, claim, connect, granted, lease, with_a_proxy};
 
 /// Far longer than any wait here: a lock that becomes free was released and did not expire.
 const TTL: Duration = Duration::from_secs(300);
@@ -17,17 +16,6 @@ const LATE: Duration = Duration::from_millis(200);
 const LOCK: &str = "tenure:lock:k";
 /// A vote for another claim.
 const OTHER: &str = "-t1:0000000000000000:00000000000000000000000000000001:1:h:1:u:p:::0";
-
-/// How often each node has executed this command, from a client or in a script.
-fn calls(nodes: &Nodes, command: &str) -> Vec<u64> {
-    let start = format!("cmdstat_{command}:calls=");
-    let calls = |node: &RedisServer| {
-        let said = node.client().text(&["INFO", "commandstats"]).unwrap();
-        let line = said.lines().find_map(|line| line.strip_prefix(&start));
-        line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
-    };
-    nodes.0.iter().map(calls).collect()
-}
 
 fn be_late(proxy: &Proxy) {
     proxy.rule(Rule::on(Way::Replies, Action::Delay(LATE)));

@@ -56,6 +56,17 @@ impl Nodes {
     }
 }
 
+/// How often each node has executed this command, from a client or in a script.
+pub(crate) fn calls(nodes: &Nodes, command: &str) -> Vec<u64> {
+    let start = format!("cmdstat_{command}:calls=");
+    let calls = |node: &RedisServer| {
+        let said = node.client().text(&["INFO", "commandstats"]).unwrap();
+        let line = said.lines().find_map(|line| line.strip_prefix(&start));
+        line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+    };
+    nodes.0.iter().map(calls).collect()
+}
+
 /// Five nodes, and a URL that reaches the last one through a proxy. Clients made by [`Nodes`] bypass the proxy.
 pub(crate) fn with_a_proxy() -> (Nodes, Proxy, String) {
     let nodes = Nodes::start();

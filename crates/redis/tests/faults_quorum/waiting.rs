@@ -95,6 +95,8 @@ async fn lost_replies_cost_no_queue_position() {
     };
     eventually("all subscriptions", || async { nodes.0.iter().all(subscribed) }).await;
     let held = lease(&holder, "k", LONG).await;
+    // A node that gets this vote late would vote for the waiter first.
+    eventually("all nodes to have voted", || async { nodes.locked("k") == 5 }).await;
     let terms = ClaimOptions::new(LONG).retry_interval(Duration::from_secs(20));
     let asked = Arc::new(Claim::new(Key::new("k").unwrap(), Token::random().unwrap(), terms));
     let waits = asked.clone();

@@ -14,4 +14,5 @@ mod trust;
 mod login;
 mod tls;
 mod replicas;
+mod elections;
 mod unavailable;

@@ -1,6 +1,7 @@
 //! Every way a function under a lock can end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure::{Locker, Memory};
 use tenure_testkit::wait::within;
@@ -61,7 +62,13 @@ async fn futures_pending<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
 /// A11: the lock is free after every outcome: a value, an error, a panic, a dropped future.
 #[tokio::test]
 async fn a11_released_on_every_way_out() {
-    let (_, locker) = alone();
+    // So long that no lock expires while the test waits.
+    let locker = Locker::builder(Memory::space("every-way-out")).ttl(Duration::from_secs(300));
+    let locker = locker.build().unwrap();
+    let is_free = async |key: &str| {
+        let guard = within("the lock", locker.lock(key).into_future()).await.unwrap();
+        guard.release().await.unwrap();
+    };
     for id in [42, 0] {
         let (call, stage) = entered(&locker, id).await;
         stage.go.notify_one();
@@ -74,11 +81,11 @@ async fn a11_released_on_every_way_out() {
         panic!("on purpose")
     }
     assert!(tokio::spawn(panics(locker.clone())).await.unwrap_err().is_panic());
-    locker.lock("order:1").await.unwrap().release().await.unwrap();
+    is_free("order:1").await;
 
     let (call, _) = entered(&locker, 42).await;
     call.abort();
-    locker.lock("order:42").await.unwrap().release().await.unwrap();
+    is_free("order:42").await;
 }
 
 /// A11: a lock lost while the body runs cancels the body, and is reported as lost.

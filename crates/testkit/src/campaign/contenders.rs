@@ -31,7 +31,7 @@ pub(super) struct Contestants {
     plan: Plan,
     recorder: Recorder,
     programs: Vec<(String, Program)>,
-    /// A contender without faults, for the figures of `pauses.rs`.
+    /// A contender without faults, for the figures of `pauses.rs`. It observes the election too.
     probe: Option<Program>,
     started: u64,
     /// When the last contender was killed.
@@ -47,12 +47,14 @@ impl Contestants {
         }
         let recorder = Recorder::append_to(&dir.path().join("history/faults.jsonl"));
         let recorder = recorder.expect("the history can be written");
-        let (url, plan, programs) = (url.into(), plan.clone(), Vec::new());
-        let (probe, started, killed) = (None, 0, None);
+        let (url, programs, probe, started, killed) = (url.into(), Vec::new(), None, 0, None);
+        let plan = plan.clone();
         let mut field = Contestants { dir, url, plan, recorder, programs, probe, started, killed };
         field.probe = Some(field.spawn(PROBE, |command| {
             command.arg(format!("--key={PROBE}")).args(["--tasks=1", "--brisk", "--seed=1"]);
             command.arg(format!("--pause={PROBE_EVERY}"));
+            let elected = field.plan.keys.last().filter(|_| field.plan.mixed);
+            command.args(elected.map(|key| format!("--observe={key}")));
         }));
         for _ in 0..field.plan.processes {
             let program = field.start(rng);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Promise;
 use super::target::{Fault, Injection, Target};
+use crate::history::claim_of;
 use crate::judge::Snapshot;
 use crate::servers::EtcdCluster;
 use crate::servers::proxy::{Action, Cut, Proxy, Rule, Way};
@@ -158,7 +159,8 @@ const EPOCH: &str = "tenure/epoch";
 
 /// The label in a claim's value.
 fn label(value: &str) -> Option<String> {
-    value.split(':').nth(BEFORE_LABEL).filter(|label| !label.is_empty()).map(Into::into)
+    let label = value.split(':').nth(BEFORE_LABEL).map(claim_of);
+    label.filter(|label| !label.is_empty()).map(Into::into)
 }
 
 fn cut(target: &EtcdTarget, injection: &mut Injection<'_>) {

@@ -133,6 +133,9 @@ pub enum Contenders {
     Struck,
 }
 
+/// The key of the election.
+const ELECTED: &str = "leader";
+
 /// The parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -154,7 +157,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// Whether contenders hold for no time, with longer pauses between faults.
     pub brisk: bool,
-    /// Whether contenders also read and take permits, if the engine has them: on all keys but the first.
+    /// Whether contenders also read and take permits, if the engine has them, lock several keys with one request, and
+    /// campaign. The first key is only locked, and the last one only elected.
     pub mixed: bool,
     /// The times that suit the engine.
     pub pace: Pace,
@@ -203,11 +207,18 @@ impl Plan {
         self
     }
 
-    /// Lets contenders read and take permits too.
+    /// Lets contenders read, take permits and lock several keys too, and adds a key to elect a leader for.
     #[must_use]
     pub fn mixed(mut self) -> Self {
         self.mixed = true;
+        self.keys.push(ELECTED.into());
         self
+    }
+
+    /// The time within which an observer must see that a leadership has ended: as long as its lease may last, and a
+    /// little for the faults that the observer gets too. While the campaign was asleep, so was the observer.
+    fn observed_within(&self, asleep: Duration) -> Option<Duration> {
+        (!self.pace.lingers).then(|| self.pace.patience() + asleep)
     }
 
     fn pause(&self, rng: &mut Rng) -> Duration {
@@ -285,7 +296,9 @@ fn outcome(
     let pauses = pauses(&strikes.pauses_made, &strikes.sleeps, &history);
     let recovered = reached.iter().filter_map(|fact| fact.after).max();
     let judge = Judge::new(history).register(field.tally()).reached(reached);
-    let verdict = judge.turns(watch.turns().clone()).verdict();
+    let asleep = strikes.sleeps.iter().map(|(from, to)| Duration::from_nanos(to - from)).sum();
+    let judge = judge.turns(watch.turns().clone()).observed_within(plan.observed_within(asleep));
+    let verdict = judge.verdict();
     Outcome {
         seed: plan.seed,
         time: plan.time,

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use crate::history::claim_of;
 use crate::judge::{Claimed, Queued, Snapshot};
 use crate::servers::{RedisClient, RedisServer, Reply};
 
@@ -93,11 +94,6 @@ fn snapshot(reply: &Reply) -> Option<Snapshot> {
     })
 }
 
-/// The label in a lock's value.
-pub(super) fn label(value: &Reply) -> Option<String> {
-    claimed(text(value)?).map(|claim| claim.label)
-}
-
 /// The claim in a lock's value or in an entry. `None` for the second and later permits of a claim.
 fn claimed(text: &str) -> Option<Claimed> {
     let fields: Vec<&str> = text.split(':').collect();
@@ -105,7 +101,7 @@ fn claimed(text: &str) -> Option<Claimed> {
         Some((token, _)) => (token, fields.get(ENTRY_LABEL_AT)?),
         None => (*fields.get(TOKEN_AT)?, fields.get(LABEL_AT)?),
     };
-    Some(Claimed { token: token.into(), label: (*label).into() })
+    Some(Claimed { token: token.into(), label: claim_of(label).into() })
 }
 
 pub(super) fn text(reply: &Reply) -> Option<&str> {

@@ -1,13 +1,12 @@
 //! Five independent Redis servers, each behind a proxy, and their faults.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
-use super::observer::{LOCK, label};
+use super::observer::{LOCK, Observer};
 use super::target::{Fault, Injection, Target};
-use crate::judge::Snapshot;
+use crate::judge::{Claimed, Snapshot};
 use crate::servers::proxy::{Action, Cut, Proxy, Rule, Way};
-use crate::servers::{RedisClient, RedisServer, Reply};
+use crate::servers::{RedisServer, Reply};
 use crate::wait::pass;
 
 /// The number of nodes, and the size of a majority.
@@ -17,14 +16,13 @@ const MAJORITY: usize = NODES / 2 + 1;
 /// Servers that the campaign starts for itself.
 pub struct QuorumTarget {
     nodes: Vec<Node>,
+    observer: Observer,
     query: &'static str,
 }
 
 struct Node {
     server: RedisServer,
     proxy: Proxy,
-    /// The connection of the observer; a broken one is replaced.
-    eye: Mutex<Option<RedisClient>>,
 }
 
 impl QuorumTarget {
@@ -61,7 +59,8 @@ impl QuorumTarget {
     }
 
     fn of(start: fn() -> RedisServer, query: &'static str) -> Self {
-        QuorumTarget { nodes: (0..NODES).map(|_| Node::of(start())).collect(), query }
+        let nodes = (0..NODES).map(|_| Node::of(start())).collect();
+        QuorumTarget { nodes, observer: Observer::default(), query }
     }
 
     /// A random choice of at least one node.
@@ -77,23 +76,11 @@ impl QuorumTarget {
 impl Node {
     fn of(server: RedisServer) -> Self {
         let proxy = Proxy::to(server.port());
-        Node { server, proxy, eye: Mutex::default() }
+        Node { server, proxy }
     }
 
     fn tell(&self, words: &[&str]) {
         self.server.client().command(words);
-    }
-
-    fn ask(&self, words: &[&str]) -> Option<Reply> {
-        let mut eye = self.eye.lock().unwrap_or_else(PoisonError::into_inner);
-        if eye.is_none() {
-            *eye = self.server.try_client().ok();
-        }
-        let reply = eye.as_mut()?.try_command(words).ok();
-        if reply.is_none() {
-            *eye = None;
-        }
-        reply
     }
 }
 
@@ -113,31 +100,34 @@ impl Target for QuorumTarget {
 
     /// The claims with a majority; `None` if any node does not reply.
     fn look(&self, keys: &[String]) -> Option<Vec<Snapshot>> {
-        let locks: Vec<String> = keys.iter().map(|key| format!("{LOCK}{key}")).collect();
-        let words: Vec<&str> =
-            std::iter::once("MGET").chain(locks.iter().map(String::as_str)).collect();
         let mut votes: Vec<BTreeMap<String, usize>> = vec![BTreeMap::new(); keys.len()];
         for node in &self.nodes {
-            let Reply::Many(values) = node.ask(&words)? else { return None };
-            for (votes, label) in votes.iter_mut().zip(values.iter().map(label)) {
-                label.into_iter().for_each(|label| *votes.entry(label).or_default() += 1);
+            let seen = self.observer.look(&node.server, keys)?;
+            for (votes, seen) in votes.iter_mut().zip(seen) {
+                for claim in seen.holders {
+                    *votes.entry(claim.label).or_default() += 1;
+                }
             }
         }
-        let winner = |votes: BTreeMap<String, usize>| {
-            votes.into_iter().find(|(_, count)| *count >= MAJORITY).map(|(label, _)| label)
-        };
-        Some(votes.into_iter().map(winner).map(Snapshot::of).collect())
+        Some(votes.into_iter().map(winners).collect())
     }
 
     fn leftovers(&self) -> Vec<String> {
         let fence = Reply::Text("tenure:fence".into());
-        let kept = |node: &Node| match node.ask(&["KEYS", "*"]) {
+        let kept = |node: &Node| match self.observer.ask(&node.server, &["KEYS", "*"]) {
             Some(Reply::Many(keys)) => keys,
             _ => Vec::new(),
         };
         let keys = self.nodes.iter().flat_map(kept).filter(|key| *key != fence);
         keys.map(|key| format!("{key:?}")).collect()
     }
+}
+
+/// One writer, or any number of readers.
+fn winners(votes: BTreeMap<String, usize>) -> Snapshot {
+    let won = votes.into_iter().filter(|(_, count)| *count >= MAJORITY);
+    let holders = won.map(|(label, _)| Claimed { token: label.clone(), label }).collect();
+    Snapshot { holders, ..Snapshot::default() }
 }
 
 fn cut(target: &QuorumTarget, injection: &mut Injection<'_>) {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tenure_core::backend::Loss;
 use tenure_core::{
-    Election, Fence, Leader, Leadership, Leading, Locker, Observer, Owner, RunError, VALUE_MAX,
-    blocking,
+    Election, Fence, Leader, Leadership, Leading, Locker, Observer, Owner, Released, RunError,
+    VALUE_MAX, blocking,
 };
 
 use super::Fixture;
 use super::multi::Polls;
 use super::support::{
-    becomes_free, can_be_had, eventually, is_lost, look, passes, refused, start, waiters_are,
+    becomes_free, can_be_had, eventually, hold, is_lost, look, passes, refused, start, waiters_are,
     within,
 };
 
@@ -290,6 +290,19 @@ pub async fn b5_an_owner_leads_once<F: Fixture>(f: &F) {
     assert!(other.await.is_timeout(), "it waits for the leader");
     assert_eq!(look(&b, &key).await.unwrap().holders.len(), 1);
     leader.resign().await.unwrap();
+}
+
+/// B5: a leader whose owner holds the key by another guard still leads after it has resigned.
+pub async fn b5_an_owner_still_leads<F: Fixture>(f: &F) {
+    let (a, ours, key) = election(f).await;
+    let twice = Owner::new().scope(async {
+        let (leader, again) = (lead(&ours, "one").await, hold(&a, &key).await);
+        assert_eq!(leader.resign().await.unwrap(), Released::StillHeld(1));
+        assert_eq!(ours.leader().await.unwrap().map(|now| now.value).as_deref(), Some("one"));
+        assert_eq!(again.release().await.unwrap(), Released::Freed);
+    });
+    twice.await;
+    assert_eq!(ours.leader().await.unwrap(), None);
 }
 
 /// B5: a shutdown resigns; its observers end, and the others see that nobody leads.

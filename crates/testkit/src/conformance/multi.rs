@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::{IntoFuture, pending};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -181,47 +181,63 @@ pub async fn attempts_pause_with_nothing<F: Fixture>(f: &F) {
     assert!(within("a later attempt", trying).await.unwrap().is_held());
 }
 
-/// Which of the keys `a` to `d` are in use.
-type InUse = [AtomicBool; 4];
+/// What requests ask for, in the order of the caller: a letter for each key, upper-case to read it.
+const SETS: [&str; 9] = ["abc", "cba", "bd", "da", "c", "a", "aB", "CbA", "A"];
 
-/// Works under `keys` once, and checks that nobody else does.
-async fn takes_its_turn(locker: &Locker, keys: &[String], in_use: &InUse) {
+/// How many read each of the keys `a` to `d`, or `WRITTEN`.
+type InUse = [AtomicU32; 4];
+/// More than ever read.
+const WRITTEN: u32 = 1_000;
+
+/// Works under the keys of a set once, and checks that all are held and nobody else holds one that must not.
+async fn takes_its_turn(locker: &Locker, set: &str, keys: &[String], in_use: &InUse) {
+    let reads = |letter: char| letter.is_ascii_uppercase();
+    let of = |letter: char| usize::from(letter.to_ascii_lowercase() as u8 - b'a');
+    let use_of = |it: char| (&in_use[of(it)], if reads(it) { 1 } else { WRITTEN });
     let works = async |is_held: bool| {
-        let last_bytes = keys.iter().map(|key| key.as_bytes()[key.len() - 1]);
-        let flags: Vec<_> = last_bytes.map(|byte| &in_use[usize::from(byte - b'a')]).collect();
-        assert!(is_held, "{keys:?} are not all held");
-        assert!(flags.iter().all(|flag| !flag.swap(true, Ordering::SeqCst)), "two holders");
+        assert!(is_held, "`{set}` are not all held");
+        for (users, ours) in set.chars().map(use_of) {
+            let others = users.fetch_add(ours, Ordering::SeqCst);
+            assert!(others == 0 || others + ours < WRITTEN, "`{set}`: two holders");
+        }
         tokio::task::yield_now().await;
-        flags.iter().for_each(|flag| flag.store(false, Ordering::SeqCst));
+        set.chars()
+            .map(use_of)
+            .for_each(|(users, ours)| _ = users.fetch_sub(ours, Ordering::SeqCst));
         Ok::<_, Infallible>(())
     };
-    let all = keys.len();
-    let ran = match keys {
-        [key] => locker.lock(key).run(async |held: Held| works(held.is_held()).await).await,
-        keys => {
-            let request = locker.lock_all(keys);
-            request.run(async |h| works(h.is_held() && h.keys().count() == all).await).await
+    let names = |read| set.chars().filter(move |it| reads(*it) == read).map(|it| &keys[of(it)]);
+    let ran = match set {
+        "A" => locker.read(&keys[0]).run(async |held: Held| works(held.is_held()).await).await,
+        "a" | "c" => {
+            let key = &keys[of(set.chars().next().expect("a letter"))];
+            locker.lock(key).run(async |held: Held| works(held.is_held()).await).await
+        }
+        _ => {
+            let request = locker.lock_all(names(false)).read(names(true));
+            request.run(async |h| works(h.is_held() && h.keys().count() == set.len()).await).await
         }
     };
-    let Ok(()) = ran.unwrap_or_else(|error| panic!("{keys:?}: {error}"));
+    let Ok(()) = ran.unwrap_or_else(|error| panic!("`{set}`: {error}"));
 }
 
-/// B4, t91: requests for the same keys in any order, beside requests for single keys, from many tasks of several
-/// processes: each is served, and no two hold a key at the same time.
+/// B4, t91: requests for the same keys in any order, some of them to read, beside requests for single keys, from many
+/// tasks of several processes: each is served, and no two hold a key at the same time that cannot hold it together. On
+/// an engine without readers all keys are locked.
 pub async fn t91_no_order_dead_locks<F: Fixture>(f: &F) {
-    let sets: [&[&str]; 6] =
-        [&["a", "b", "c"], &["c", "b", "a"], &["b", "d"], &["d", "a"], &["c"], &["a"]];
+    let readers = f.capabilities().await.readers;
+    let sets = SETS.map(|set| if readers { set.to_owned() } else { set.to_ascii_lowercase() });
+    let keys = Arc::new(["a", "b", "c", "d"].map(|name| f.key(name)));
     let in_use = Arc::new(InUse::default());
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let locker = f.locker().await;
         for number in 0..16 {
-            let names = sets[number % sets.len()];
-            let keys: Vec<String> = names.iter().map(|name| f.key(name)).collect();
-            let (locker, in_use) = (locker.clone(), in_use.clone());
+            let (set, locker) = (sets[number % sets.len()].clone(), locker.clone());
+            let (keys, in_use) = (keys.clone(), in_use.clone());
             tasks.spawn(async move {
                 for _ in 0..2 {
-                    takes_its_turn(&locker, &keys, &in_use).await;
+                    takes_its_turn(&locker, &set, &*keys, &in_use).await;
                 }
             });
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::backend::Loss;
 use tenure_core::{Locker, Mode, Owner, ReadGuard, Released, Renew};
+use tokio::time::timeout;
 
 use super::support::{
     becomes_free, both, can_be_had, eventually, exported, hold, look, refused, start, waiters_are,
@@ -36,7 +37,15 @@ async fn writer_waits(
     writer
 }
 
-/// B2, t114: readers of several processes hold a key together. A writer gets it when the last of them has released.
+/// Waits until new readers are kept out. Where the engine shows who waits, they are at once.
+async fn readers_are_kept_out(locker: &Locker, key: &str) {
+    let kept_out = || async { locker.try_read(key).await.expect("an answer").is_none() };
+    let shown = look(locker, key).await.is_some_and(|info| info.waiters.is_some());
+    assert!(!shown || kept_out().await, "a writer waits");
+    eventually("new readers to be kept out", kept_out).await;
+}
+
+/// B2: readers of several processes hold a key together. A writer gets it when the last of them has released.
 pub async fn readers_hold_together<F: Fixture>(f: &F) {
     if !has_readers(f).await {
         return;
@@ -73,8 +82,8 @@ pub async fn a_waiting_writer_is_not_passed<F: Fixture>(f: &F) {
     }
     let (a, b, c, key) = (f.locker().await, f.locker().await, f.locker().await, f.key("k"));
     let reader = reads(&a, &key).await;
-    let writer = writer_waits(&b, &key).await;
-    assert!(c.try_read(&key).await.unwrap().is_none(), "a writer waits");
+    let mut writer = writer_waits(&b, &key).await;
+    writer.until(readers_are_kept_out(&c, &key)).await;
     let mut later = start(c.read(&key)).await;
     later.until(waiters_are(&c, &key, 2)).await;
     reader.release().await.unwrap();
@@ -140,7 +149,8 @@ pub async fn a_writer_that_gives_up_holds_nobody_back<F: Fixture>(f: &F) {
     }
     let (a, b, c, key) = (f.locker().await, f.locker().await, f.locker().await, f.key("k"));
     let reader = reads(&a, &key).await;
-    let writer = writer_waits(&b, &key).await;
+    let mut writer = writer_waits(&b, &key).await;
+    writer.until(readers_are_kept_out(&c, &key)).await;
     let mut later = start(c.read(&key)).await;
     later.until(waiters_are(&c, &key, 2)).await;
     drop(writer);
@@ -194,13 +204,35 @@ pub async fn no_reader_joins_before_a_writer<F: Fixture>(f: &F) {
     let reader = reads(&a, &key).await;
     let mut writer = writer_waits(&b, &key).await;
     writer.until(within("the notice of the writer", reader.contended())).await;
-    assert!(a.try_read(&key).await.unwrap().is_none(), "the writer waits");
+    writer.until(readers_are_kept_out(&a, &key)).await;
     let mut later = start(a.read(&key)).await;
     later.until(waiters_are(&b, &key, 2)).await;
     reader.release().await.unwrap();
     let writer = within("the writer's turn", writer).await.unwrap();
     let (released, later) = within("the reader's turn", both(writer.release(), later)).await;
     assert!(released.is_ok() && later.unwrap().is_held());
+}
+
+/// t104: the second writer that waits is noticed as soon as the first, who gave up. No renewal is due meanwhile.
+pub async fn a_second_writer_is_noticed<F: Fixture>(f: &F) {
+    if !has_readers(f).await {
+        return;
+    }
+    let (a, b, key) = (f.locker().await, f.locker().await, f.key("k"));
+    let reader = a.read(&key).ttl(Duration::from_secs(120)).await.unwrap();
+    let writer = writer_waits(&b, &key).await;
+    within("the notice of the first writer", reader.contended()).await;
+    drop(writer);
+    eventually("a renewal after the first writer", async || {
+        reader.renew().await.unwrap();
+        timeout(Duration::ZERO, reader.contended()).await.is_err()
+    })
+    .await;
+    let mut writer = writer_waits(&b, &key).await;
+    writer.until(within("the notice of the second writer", reader.contended())).await;
+    assert!(a.try_read(&key).await.unwrap().is_none(), "the second writer waits");
+    reader.release().await.unwrap();
+    drop(within("the second writer's turn", writer).await.unwrap());
 }
 
 /// t115: an owner reads again while a writer waits, and reads while it writes. If it asks to write while it reads, it

@@ -118,7 +118,7 @@ impl fmt::Display for Hold {
 }
 
 /// Nanoseconds, shown as seconds.
-struct Moment(u64);
+pub(super) struct Moment(pub(super) u64);
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,7 +179,8 @@ fn follow<'a>(claims: &mut Claims<'a>, record: &'a Record) {
             open.lost(record.at);
             open.end(record.at, "loss signalled");
         }
-        Event::Released | Event::GaveUp { .. } | Event::TakenAway | Event::Killed => {}
+        Event::Released | Event::GaveUp { .. } | Event::Proclaimed { .. } => {}
+        Event::Observed { .. } | Event::TakenAway | Event::Killed => {}
     }
 }
 

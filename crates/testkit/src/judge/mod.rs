@@ -11,6 +11,8 @@
 //! | 4 liveness | a key could not be acquired in time after the end of the faults |
 //! | 5 loss latency | none: the time from the deletion of a lock to the holder's signal is only measured |
 //! | 6 turns | a claim was granted the key while an earlier one waited that could be notified |
+//! | 7 leaders | an observer saw a lower term, a value that its leader had not proclaimed, or an ended leadership |
+//! | 8 several keys | a request reported some of its keys, or keys that it did not hold at one moment |
 //!
 //! A hold counts in `[reported, min(release called, loss signalled, valid_until, killed))`. Readers hold a key
 //! together; so do permits, up to the largest capacity among them, and not two of one slot. What can be held together
@@ -18,6 +20,8 @@
 
 mod checks;
 mod grants;
+mod leaders;
+mod several;
 mod turns;
 mod verdict;
 
@@ -31,6 +35,7 @@ use crate::register::Tally;
 
 pub use grants::Hold;
 pub(crate) use grants::holds;
+pub use leaders::{Misled, Sighting};
 pub use turns::{Claimed, Passed, Queued, Snapshot, Turns};
 pub use verdict::{Latencies, Offence, Verdict};
 
@@ -52,6 +57,7 @@ pub struct Judge {
     tally: Tally,
     reached: Vec<Reached>,
     turns: Turns,
+    observed_within: Option<Duration>,
 }
 
 impl Judge {
@@ -81,6 +87,13 @@ impl Judge {
         self
     }
 
+    /// Sets the time within which observers must see that a leadership has ended.
+    #[must_use]
+    pub fn observed_within(mut self, within: Option<Duration>) -> Self {
+        self.observed_within = within;
+        self
+    }
+
     /// The verdict.
     pub fn verdict(self) -> Verdict {
         let holds = grants::holds(&self.history);
@@ -99,6 +112,9 @@ impl Judge {
         verdict.offences.extend(checks::unreached(self.reached));
         verdict.turns = self.turns.seen;
         verdict.offences.extend(self.turns.passed.into_iter().map(Offence::PassedOver));
+        verdict.offences.extend(leaders::misled(&self.history, &holds, self.observed_within));
+        verdict.several = several::requests(&self.history, &holds).len();
+        verdict.offences.extend(several::not_all(&self.history, &holds));
         verdict
     }
 }

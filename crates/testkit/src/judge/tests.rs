@@ -1,6 +1,8 @@
 //! Each check on histories written by hand; `seeded_bugs` has the histories of broken engines.
 
+mod leaders;
 mod seeded_bugs;
+mod several;
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Reached;
 use super::grants::Hold;
+use super::leaders::{Misled, Sighting};
 use super::turns::Passed;
 use crate::history::{Event, History};
 use crate::register::Tally;
@@ -56,6 +57,13 @@ pub enum Offence {
     NotHad(Reached),
     /// A claim was granted the key while an earlier one waited.
     PassedOver(Passed),
+    /// An observer was shown a leader that it must not see.
+    Misled(Misled, Box<Sighting>),
+    /// A request for several keys did not hold all of them at one moment.
+    NotAll {
+        /// The keys that it reported.
+        holds: Vec<Hold>,
+    },
     /// There was no grant at all: such a run proves nothing.
     NothingGranted,
 }
@@ -87,7 +95,19 @@ impl fmt::Display for Offence {
             }
             Offence::OverCapacity { holds } => {
                 f.write_str("more permits than the largest capacity:")?;
-                holds.iter().try_for_each(|hold| write!(f, "\n  {hold}"))
+                list(f, holds)
+            }
+            Offence::NotAll { holds } => {
+                f.write_str("several keys were reported, and not all of them were held:")?;
+                list(f, holds)
+            }
+            Offence::Misled(reason, sighting) => {
+                let reason = match reason {
+                    Misled::OlderTerm => "an older term after a newer one",
+                    Misled::NotProclaimed => "a leader that was not proclaimed",
+                    Misled::Ended => "a leader that had ended",
+                };
+                write!(f, "{reason}: {sighting}")
             }
             Offence::SlotTooHigh(hold) => write!(f, "a slot that is too high:\n  {hold}"),
             Offence::FenceOrder { first, second } => {
@@ -126,6 +146,10 @@ impl fmt::Display for Offence {
             Offence::NothingGranted => f.write_str("nothing was ever granted"),
         }
     }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, holds: &[Hold]) -> fmt::Result {
+    holds.iter().try_for_each(|hold| write!(f, "\n  {hold}"))
 }
 
 /// The times from a fault until the holder was notified of the loss.
@@ -179,6 +203,10 @@ pub struct Verdict {
     pub keys_tried: usize,
     /// The number of grants that were seen on the server while claims waited.
     pub turns: usize,
+    /// The number of changes that observers of elections were shown.
+    pub observed: usize,
+    /// The number of requests for several keys that were granted.
+    pub several: usize,
     /// The broken promises, in the order of the checks.
     pub offences: Vec<Offence>,
 }
@@ -198,6 +226,7 @@ impl Verdict {
             owners: holds.iter().map(|hold| &hold.owner).collect::<HashSet<_>>().len(),
             losses: count(|event| matches!(event, Event::Lost { .. })),
             killed: count(|event| matches!(event, Event::Killed)),
+            observed: count(|event| matches!(event, Event::Observed { .. })),
             ..Verdict::default()
         }
     }
@@ -220,6 +249,16 @@ impl Verdict {
     /// How many waiters were passed by a later claim.
     pub fn passed_over(&self) -> usize {
         self.count(|offence| matches!(offence, Offence::PassedOver(_)))
+    }
+
+    /// How many leaders were seen that must not be.
+    pub fn misled(&self) -> usize {
+        self.count(|offence| matches!(offence, Offence::Misled(..)))
+    }
+
+    /// How many requests for several keys did not hold all of them.
+    pub fn not_all(&self) -> usize {
+        self.count(|offence| matches!(offence, Offence::NotAll { .. }))
     }
 
     /// How many keys could not be acquired at the end.
@@ -303,6 +342,14 @@ impl fmt::Display for Verdict {
         if self.turns > 0 {
             let (passed, turns) = (self.passed_over(), self.turns);
             write!(f, "\nwaiters passed by a later claim: {passed}, in {turns} grants seen")?;
+        }
+        if self.observed > 0 {
+            let (misled, observed) = (self.misled(), self.observed);
+            write!(f, "\nleaders that must not be seen: {misled}, in {observed} changes seen")?;
+        }
+        if self.several > 0 {
+            let (not_all, several) = (self.not_all(), self.several);
+            write!(f, "\nseveral keys, and not all of them: {not_all} of {several}")?;
         }
         if let (Some(p50), Some(p99)) =
             (self.latencies.percentile(50), self.latencies.percentile(99))

@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use tenure::fence::next_server_fence;
+use tenure::time::UnixMillis;
 use tenure_testkit::servers::proxy::{Action, Proxy, Rule, Way};
 use tenure_testkit::servers::{EtcdCluster, EtcdServer};
 use tenure_testkit::wait::eventually_blocking;
@@ -51,6 +53,17 @@ fn a_server_in_good_health() {
     found.has("lock", "good", "granted with fence .+");
     assert!(found.all("clock").is_empty(), "clocks do not matter here");
     assert_eq!(server.keys("tenure/lock/"), [""; 0]);
+}
+
+/// A base of fences that a clock has once raised is a warning: on another engine, fences would fall.
+#[test]
+fn fences_ahead_of_the_clock() {
+    let server = EtcdServer::start();
+    let hour_ahead = next_server_fence(0, UnixMillis(UnixMillis::now().0 + 3_600_000)).unwrap();
+    server.ctl(&["put", "tenure/epoch", &hour_ahead.to_string()]);
+    let found = doctor(&server.url());
+    let seen = r"granted with fence \d+, .+; the fence is 3(600|59\d)s ahead of our clock";
+    found.has("lock", "warning", seen);
 }
 
 /// C1, t64, t124: versions with known bugs, and too old ones.

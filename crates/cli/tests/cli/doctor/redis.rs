@@ -1,5 +1,7 @@
 //! One Redis server: its role, and whether it keeps the locks that it granted.
 
+use tenure::fence::next_server_fence;
+use tenure::time::UnixMillis;
 use tenure_testkit::servers::proxy::{Action, Proxy, Rule, Way};
 use tenure_testkit::servers::{RedisServer, Reply};
 use tenure_testkit::wait::eventually_blocking;
@@ -48,6 +50,22 @@ fn a_server_in_good_health() {
     doctor(&server.url()).all_are("good");
     let keys = server.client().command(&["KEYS", "*"]);
     assert_eq!(keys, Reply::Many(vec![Reply::Text("tenure:fence".into())]));
+}
+
+/// A count of fences that a clock has once raised is a warning: on another engine, fences would fall.
+#[test]
+fn fences_ahead_of_the_clock() {
+    let server = RedisServer::start();
+    let hour_ahead = next_server_fence(0, UnixMillis(UnixMillis::now().0 + 3_600_000)).unwrap();
+    server.client().command(&["SET", "tenure:fence", &hour_ahead.to_string()]);
+    let found = doctor(&server.url());
+    let seen = r"granted with fence \d+, .+; the fence is 3(600|59\d)s ahead of our clock";
+    let flaw = found.has("lock", "warning", seen);
+    assert_eq!(
+        flaw["advice"],
+        "set the clocks right; before you move to another engine wait for so long, or its fences are lower"
+    );
+    found.ends_with(1);
 }
 
 /// What a restart would lose: everything, the time since the last snapshot, or the last second.

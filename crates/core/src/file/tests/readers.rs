@@ -1,7 +1,11 @@
 //! Readers and writers of one key, and writers that die or stop while they wait.
 
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use super::super::files::Files;
+use super::super::readers::{ReaderFile, Readers};
+use super::super::record::Record;
 use super::*;
 
 pub(super) fn reader(name: &str) -> Arc<Claim> {
@@ -59,6 +63,60 @@ async fn a28_a_reader_leaves_the_lock_closed() {
     clock.advance(Duration::from_secs(10));
     take_and_free(&locks, "a").await;
     assert_eq!(dir.names(), ["fence"]);
+}
+
+/// C7: an inspection that was stopped while it looked at a new reader's file does not hold up that reader.
+#[test]
+fn c7_a_stopped_inspection_holds_up_nobody() {
+    let dir = Dir::new();
+    let files = Files::named(&dir.0, "a");
+    let record = Record::of(&reader("a"), Fence::from_server(7));
+    let stopped = fs::File::create(dir.path(&format!("a.~{}.0", record.fence.get()))).unwrap();
+    stopped.lock_shared().unwrap();
+    let (done, published) = channel();
+    std::thread::spawn(move || {
+        let published = ReaderFile::publish(&files, &record).unwrap();
+        done.send((files, published)).unwrap();
+    });
+    let (files, published) = published.recv_timeout(DEADLINE).expect("no wait for the inspection");
+    let alive = || Readers::of(&files).alive.len();
+    assert_eq!(alive(), 1);
+    published.remove();
+    assert_eq!(alive(), 0);
+}
+
+/// A28: a reader that joins does not open a lock that another reader has just left closed.
+#[test]
+fn a28_a_reader_that_joins_opens_nothing() {
+    let (dir, clock) = (Dir::new(), Clock::manual());
+    let files = Files::named(&dir.0, "a");
+    let mut fence = 0;
+    let mut record = || {
+        fence += 1;
+        Record::of(&reader("a"), Fence::from_server(fence))
+    };
+    for round in 0..400 {
+        let (mut leaves, mut joins) = (
+            files.try_lock(LockKind::Shared).unwrap().unwrap(),
+            files.try_lock(LockKind::Shared).unwrap().unwrap(),
+        );
+        let (left, joined) = (record(), record());
+        leaves.describe(&left).unwrap();
+        let begins = dir.path(&format!("a.~{}.0", joined.fence.get()));
+        let closed = left.closed_for(Duration::from_secs(600), &clock);
+        std::thread::scope(|scope| {
+            scope.spawn(|| joins.describe(&joined).unwrap());
+            // At another moment of its beginning in each round: some are between its two steps.
+            while !begins.exists() {}
+            let (begun, pause) = (Instant::now(), Duration::from_nanos(round * 100));
+            while begun.elapsed() < pause {}
+            leaves.close(&closed).unwrap();
+        });
+        assert!(Record::find(&files).unwrap().record().is_some_and(|record| record.is_closed()));
+        leaves.unlock();
+        joins.give_back();
+        fs::remove_file(&files.record).unwrap();
+    }
 }
 
 /// t99: a reader that comes while a writer waits does not pass it, and is served after it.

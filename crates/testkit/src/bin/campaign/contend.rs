@@ -1,5 +1,8 @@
 //! One contender: its tasks lock, read or take permits, hold, use the registers and release in many ways, and
-//! record what they see.
+//! record what they see. `lead.rs` has its candidates and its observer, `several.rs` requests for several keys.
+
+mod lead;
+mod several;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +29,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The capacities that permits are asked for with, and the most permits of a request.
 const CAPACITIES: [u32; 2] = [3, 4];
 const PERMITS: u64 = 3;
+/// One claim of so many is for several keys.
+const SEVERAL: u64 = 5;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -62,9 +67,13 @@ pub(crate) struct Options {
     /// Mostly wait for the lock and release it at once, for as many hand-overs as possible.
     #[arg(long)]
     brisk: bool,
-    /// Also read and take permits, on all keys but the first, if the engine has them.
+    /// Also read and take permits, if the engine has them, on all keys but the first; lock several keys with one
+    /// request; and only campaign on the last key.
     #[arg(long)]
     mixed: bool,
+    /// Also observe who leads for this key.
+    #[arg(long)]
+    observe: Option<String>,
 }
 
 /// One competing task.
@@ -91,6 +100,10 @@ async fn fight(options: Arc<Options>) {
         let claimant = recorder.claimant(format!("{}/t{task}", options.owner));
         let (options, locker, rng) = (options.clone(), locker.clone(), Rng::new(rng.roll()));
         tasks.spawn(Contender { options, locker, claimant, rng }.fight());
+    }
+    if let Some(key) = options.observe.clone() {
+        let claimant = recorder.claimant(format!("{}/o", options.owner));
+        tasks.spawn(lead::observe(locker.clone(), claimant, key, options.until.clone()));
     }
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
@@ -132,17 +145,30 @@ impl Contender {
         while !self.options.until.exists() {
             let options = self.options.clone();
             let key = self.rng.pick(&options.keys);
-            let mode = self.mode(key);
-            let noted = self.claimant.asks_for(key, mode.clone());
-            match self.claim(key, mode, &noted).await {
-                Ok(true) => {}
-                Ok(false) => noted.gave_up("busy, or given up"),
-                Err(error) => noted.gave_up(error),
-            }
+            let (granted, notes) = self.attempt(key).await;
+            give_up(granted, &notes);
             if !options.pause.is_zero() {
                 tokio::time::sleep(options.pause).await;
             }
         }
+    }
+
+    /// Campaigns for the last key, and asks for any other one alone or for several. Returns whether it was granted, and
+    /// the claims.
+    async fn attempt(&mut self, key: &str) -> (Result<bool, Error>, Vec<Noted>) {
+        let mixed = self.options.mixed;
+        if mixed && self.options.keys.last().is_some_and(|last| last == key) {
+            let noted = self.claimant.asks(key);
+            return (self.lead(key, &noted).await, vec![noted]);
+        }
+        if mixed && self.rng.one_in(SEVERAL) {
+            let asked = self.some_keys();
+            let notes = self.claimant.asks_for_all(&asked);
+            return (self.several(asked, &notes).await, notes);
+        }
+        let mode = self.mode(key);
+        let noted = self.claimant.asks_for(key, mode.clone());
+        (self.claim(key, mode, &noted).await, vec![noted])
     }
 
     /// How to ask for `key`: on the first key, and for what the engine has not, for a lock. On the others locks are
@@ -203,22 +229,25 @@ impl Contender {
         let lock = lock.ttl(ttl).retry_interval(RETRY).label(label.clone());
         match self.rng.below(if self.options.brisk { 100 } else { 8 }) {
             0 => once.ttl(ttl).label(label).await,
-            1 => {
-                let moment = Duration::from_micros(self.rng.below(5_000));
-                tokio::time::timeout(moment, lock.into_future()).await.ok().transpose()
-            }
+            1 => tokio::time::timeout(self.moment(), lock.into_future()).await.ok().transpose(),
             _ => lock.wait(PATIENCE).await.map(Some),
         }
     }
 
-    /// Reads the register, holds for a while, writes the register, and releases the lock.
+    /// Updates the register, and releases the lock.
     async fn write<M: HeldMode>(&mut self, register: &str, guard: Guard<M>, noted: &Noted) {
-        let register = self.register(register);
+        let lost = self.update(register, &guard, noted).await;
+        self.release(guard, lost, noted).await;
+    }
+
+    /// Reads the register, holds for a while, and writes the register. Returns whether the lock was lost meanwhile.
+    async fn update<M: HeldMode>(&mut self, name: &str, guard: &Guard<M>, noted: &Noted) -> bool {
+        let register = self.register(name);
         let seen = register.read(guard.fence()).expect("the register can be read");
-        let lost = stay(&guard, noted, self.hold_time()).await;
+        let lost = stay_under(guard, noted, self.hold_time()).await;
         // Write also after a loss: the register must reject the stale write.
         register.write(seen).expect("the register can be written");
-        self.release(guard, lost, noted).await;
+        lost
     }
 
     /// Reads the register before and after the time of the hold.
@@ -226,7 +255,7 @@ impl Contender {
         noted.granted(guard.fence(), guard.valid_until());
         let register = self.register(key);
         let seen = register.read_shared(guard.fence()).expect("the register can be read");
-        let lost = stay(&guard, noted, self.hold_time()).await;
+        let lost = stay_under(&guard, noted, self.hold_time()).await;
         register.read_again(seen).expect("the register can be read");
         self.release(guard, lost, noted).await;
     }
@@ -237,7 +266,7 @@ impl Contender {
         if let Some(slot) = permit.slot() {
             return self.write(&format!("{key}.{slot}"), permit, noted).await;
         }
-        let lost = stay(&permit, noted, self.hold_time()).await;
+        let lost = stay_under(&permit, noted, self.hold_time()).await;
         self.release(permit, lost, noted).await;
     }
 
@@ -260,6 +289,11 @@ impl Contender {
         }
     }
 
+    /// After how long a request is dropped.
+    fn moment(&mut self) -> Duration {
+        Duration::from_micros(self.rng.below(5_000))
+    }
+
     /// Mostly short; sometimes long enough to need renewals.
     fn hold_time(&mut self) -> Duration {
         if self.options.brisk && !self.rng.one_in(2_000) {
@@ -271,27 +305,40 @@ impl Contender {
     }
 }
 
+/// Records the end of claims that were not granted.
+fn give_up(granted: Result<bool, Error>, notes: &[Noted]) {
+    let reason = match granted {
+        Ok(true) => return,
+        Ok(false) => "busy, or given up".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    notes.iter().for_each(|noted| noted.gave_up(&reason));
+}
+
 fn longest(ttls: &[Duration]) -> Duration {
     ttls.iter().max().copied().unwrap_or_default()
 }
 
 /// Holds for `time` and records how far the lease is extended. Returns whether the lock was lost meanwhile.
-async fn stay<M: HeldMode>(guard: &Guard<M>, noted: &Noted, time: Duration) -> bool {
+async fn stay_under<M: HeldMode>(guard: &Guard<M>, noted: &Noted, time: Duration) -> bool {
+    let loss = stay(guard.lost(), || noted.extended(guard.valid_until()), time).await;
+    loss.inspect(|loss| noted.lost(loss)).is_some()
+}
+
+/// Holds for `time`, and looks at the lease meanwhile. Returns the loss if there was one.
+async fn stay<L>(lost: impl Future<Output = L>, look: impl Fn(), time: Duration) -> Option<L> {
     if time.is_zero() {
-        return false;
+        return None;
     }
     let looks = async {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
-            noted.extended(guard.valid_until());
+            look();
         }
     };
     tokio::select! {
-        loss = guard.lost() => {
-            noted.lost(loss);
-            true
-        }
-        () = tokio::time::sleep(time) => false,
-        () = looks => false,
+        loss = lost => Some(loss),
+        () = tokio::time::sleep(time) => None,
+        () = looks => None,
     }
 }

@@ -54,7 +54,8 @@ struct Run {
     /// otherwise: eight processes with one task each, on two keys.
     #[arg(long)]
     brisk: bool,
-    /// Also read and take permits, on all keys but the first, if the engine has them.
+    /// Also read and take permits, if the engine has them, on all keys but the first; lock several keys with one
+    /// request; and elect a leader for one more key.
     #[arg(long)]
     mixed: bool,
     /// The engine whose servers are started and get the faults.
