@@ -105,10 +105,11 @@ fn shuttle(iterations: Option<&str>) -> Done {
 const TESTS_AT_A_TIME: &str = "8";
 
 /// The crates that others use.
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 10] = [
     "tenure",
     "tenure-axum",
     "tenure-core",
+    "tenure-dashboard",
     "tenure-etcd",
     "tenure-kv",
     "tenure-macros",

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use crate::shell::{Done, run};
 
 /// The programs that tests start, each with its Debian package.
-const NEEDED: [(&str, &str); 5] = [
+const NEEDED: [(&str, &str); 7] = [
+    ("chromedriver", "chromium-driver"),
+    ("chromium", "chromium"),
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
     ("faketime", "faketime"),

@@ -19,8 +19,10 @@ use crate::status;
 use crate::ui;
 
 mod election;
+mod page;
 
 pub(crate) use election::{ElectArgs, LeaderArgs};
+pub(crate) use page::{DemoArgs, ServeArgs};
 
 /// Distributed locks: run commands under them, and see who holds what.
 #[derive(Debug, Parser)]
@@ -108,6 +110,12 @@ pub(crate) enum Command {
     /// Print events of locks as they happen
     #[command(after_help = WATCH_AFTER_HELP)]
     Watch(WatchArgs),
+    /// Serve a page that shows who holds what, who waits, and for how long
+    #[command(after_help = page::SERVE_AFTER_HELP)]
+    Serve(ServeArgs),
+    /// Show what this is: processes that compete for locks, and the page on them, without a server
+    #[command(after_help = page::DEMO_AFTER_HELP)]
+    Demo(DemoArgs),
     /// Print the completion script for a shell; it also completes live keys
     #[command(after_help = COMPLETIONS_AFTER_HELP)]
     Completions(CompletionsArgs),

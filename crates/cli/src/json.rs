@@ -1,189 +1,8 @@
-//! The locks and events of `ls`, `show` and `watch`, as values and as JSON.
-//!
-//! In: [`LockInfo`]s. Out: plain values. The JSON is stable: fields may be added, and no field changes its
-//! meaning without a new `schema`. Whole tokens never appear.
+//! Locks and events as JSON. The form is the library's: [`tenure::view`].
 
 use serde::Serialize;
-use tenure::backend::{Holding, LockInfo, Waiting};
-use tenure::time::UnixMillis;
-use tenure::{Mode, Process, Token};
 
-use crate::output;
-use crate::status::millis;
-
-/// The version of the JSON format.
-pub(crate) const SCHEMA: u32 = 1;
-
-/// One lock.
-#[derive(Debug, Serialize)]
-pub(crate) struct LockView {
-    key: String,
-    /// `exclusive`, `shared` or `permits`.
-    mode: &'static str,
-    /// How many permits are taken, and of how many; `null` in another mode.
-    permits: Option<u32>,
-    capacity: Option<u32>,
-    holders: Vec<HoldingView>,
-    /// In queue order; `null` if the engine does not know the waiters.
-    waiters: Option<Vec<WaiterView>>,
-}
-
-/// A holder, and how it holds the lock.
-#[derive(Debug, Serialize)]
-struct HoldingView {
-    #[serde(flatten)]
-    holder: HolderView,
-    #[serde(flatten)]
-    how: How,
-    /// The slot of a numbered permit.
-    slot: Option<u32>,
-    /// The first digits of the token, for `release --force --token`.
-    token_start: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct HolderView {
-    #[serde(flatten)]
-    who: Who,
-    held_ms: Option<u64>,
-    /// `null` if the lease has no end.
-    lease_left_ms: Option<u64>,
-    /// Whether the lock was released and stays closed for the rest of its `min_hold`.
-    cooling_down: bool,
-    /// A string: a JSON reader that uses doubles would round a number.
-    fence: Option<String>,
-}
-
-/// How a claim holds a lock, or wants it.
-#[derive(Debug, Serialize)]
-struct How {
-    mode: &'static str,
-    permits: Option<u32>,
-    capacity: Option<u32>,
-}
-
-#[derive(Debug, Serialize)]
-struct WaiterView {
-    #[serde(flatten)]
-    who: Who,
-    waiting_ms: Option<u64>,
-    #[serde(flatten)]
-    how: How,
-}
-
-#[derive(Debug, Serialize)]
-struct Who {
-    user: Option<String>,
-    host: Option<String>,
-    pid: Option<u32>,
-    program: Option<String>,
-    since_unix_ms: Option<u64>,
-    label: Option<String>,
-    reason: Option<String>,
-}
-
-impl LockView {
-    pub(crate) fn of(info: &LockInfo) -> Self {
-        let waiters = info.waiters.as_ref();
-        let (used, capacity) = output::taken(&info.holders).unzip();
-        LockView {
-            key: info.key.to_string(),
-            mode: info.mode().as_str(),
-            permits: used,
-            capacity,
-            holders: info.holders.iter().map(HoldingView::of).collect(),
-            waiters: waiters.map(|queue| queue.iter().map(WaiterView::of).collect()),
-        }
-    }
-}
-
-impl HolderView {
-    pub(crate) fn of(holding: &Holding) -> Self {
-        let holder = &holding.holder;
-        HolderView {
-            who: Who::of(&holder.process, holder.since, &holder.label, &holder.reason),
-            held_ms: holder.since.map(age),
-            lease_left_ms: holder.lease_left.map(millis),
-            cooling_down: holder.cooling_down,
-            fence: holding.fence.map(|fence| fence.to_string()),
-        }
-    }
-}
-
-impl HoldingView {
-    fn of(holding: &Holding) -> Self {
-        HoldingView {
-            holder: HolderView::of(holding),
-            how: How::of(&holding.mode),
-            slot: holding.slot,
-            token_start: holding.token.as_ref().map(token_start),
-        }
-    }
-}
-
-impl WaiterView {
-    fn of(waiting: &Waiting) -> Self {
-        let Waiting { process, label, reason, since, .. } = waiting;
-        let who = Who::of(process, *since, label, reason);
-        WaiterView { who, waiting_ms: waiting.since.map(age), how: How::of(&waiting.mode) }
-    }
-}
-
-impl How {
-    fn of(mode: &Mode) -> Self {
-        let (permits, capacity) = match mode {
-            Mode::Permits { permits, capacity } => (Some(*permits), Some(*capacity)),
-            _ => (None, None),
-        };
-        How { mode: mode.as_str(), permits, capacity }
-    }
-}
-
-impl Who {
-    fn of(
-        process: &Option<Process>,
-        since: Option<UnixMillis>,
-        label: &Option<String>,
-        reason: &Option<String>,
-    ) -> Self {
-        let process = process.as_ref();
-        let field = |get: fn(&Process) -> &String| process.map(get).cloned();
-        Who {
-            user: field(|process| &process.user),
-            host: field(|process| &process.host),
-            pid: process.map(|process| process.pid),
-            program: field(|process| &process.program),
-            since_unix_ms: since.map(|since| since.0),
-            label: label.clone(),
-            reason: reason.clone(),
-        }
-    }
-}
-
-fn age(since: UnixMillis) -> u64 {
-    millis(since.elapsed())
-}
-
-/// How many digits of a token are shown: enough to name one of several holders, and too few to release the lock.
-pub(crate) const TOKEN_SHOWN: usize = 8;
-
-/// The first digits of a token.
-pub(crate) fn token_start(token: &Token) -> String {
-    token.expose().chars().take(TOKEN_SHOWN).collect()
-}
-
-/// The mode column for people: `exclusive`, `shared 3` (holders), `3 of 4` (permits), or `closed` if every holder has
-/// released the lock and it is only kept closed.
-pub(crate) fn state(lock: &LockInfo) -> String {
-    let closed = !lock.holders.is_empty() && lock.holders.iter().all(|h| h.holder.cooling_down);
-    match (lock.mode(), output::taken(&lock.holders)) {
-        _ if closed => "closed".into(),
-        (_, Some((used, capacity))) => format!("{used} of {capacity}"),
-        (Mode::Permits { capacity, .. }, None) => format!("0 of {capacity}"),
-        (Mode::Read, None) => format!("shared {}", lock.holders.len()),
-        (other, None) => other.as_str().into(),
-    }
-}
+pub(crate) use tenure::view::{SCHEMA, TOKEN_SHOWN, state, token_start};
 
 /// A value as one line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> String {
@@ -193,10 +12,11 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 
 #[cfg(test)]
 pub(crate) mod samples {
-    use super::*;
     use std::time::Duration;
+    use tenure::backend::{Holding, LockInfo, Waiting};
+    use tenure::time::UnixMillis;
     use tenure::watch::{Event, EventKind};
-    use tenure::{Fence, Holder, Key};
+    use tenure::{Fence, Holder, Key, Mode, Process, Token};
 
     pub(crate) fn holder(user: &str, pid: u32) -> Holder {
         let client =
@@ -279,6 +99,7 @@ pub(crate) mod samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tenure::view::LockView;
 
     /// B3: the lock says how many permits are taken, and each holder and waiter how many it has or wants. Only
     /// the start of a token is shown.

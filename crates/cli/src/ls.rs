@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::io::IsTerminal as _;
 
-use serde::Serialize;
 use tenure::Holder;
 use tenure::backend::LockInfo;
+use tenure::view::Listing;
 use unicode_width::UnicodeWidthStr;
 
 use crate::args::{GlobalArgs, LsArgs, Sort};
-use crate::json::{LockView, SCHEMA, json, state};
+use crate::json::{json, state};
 use crate::output;
 use crate::target::look_at;
 use crate::text::{escape, short};
@@ -53,12 +53,7 @@ fn sort(locks: &mut [LockInfo], by: Sort) {
 }
 
 fn as_json(locks: &[LockInfo]) -> String {
-    #[derive(Serialize)]
-    struct Listing {
-        schema: u32,
-        locks: Vec<LockView>,
-    }
-    json(&Listing { schema: SCHEMA, locks: locks.iter().map(LockView::of).collect() })
+    json(&Listing::of(locks))
 }
 
 fn table(locks: &[LockInfo], colored: bool) -> String {

@@ -26,6 +26,9 @@ mod leader; // `tenure leader`
 mod watch; // `tenure watch`
 mod json; // locks and events as values and as JSON
 
+mod serve; // `tenure serve`
+mod demo; // `tenure demo`
+
 mod doctor; // `tenure doctor`
 mod bench; // `tenure bench`
 
@@ -59,6 +62,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(args, &cli.everywhere, &mut ui),
         Command::Bench(args) => bench::bench(args, &cli.everywhere, &mut ui),
         Command::Watch(args) => watch::watch(args, &cli.everywhere, &mut ui),
+        Command::Serve(args) => serve::serve(args, &cli.everywhere, &mut ui),
+        Command::Demo(args) => demo::demo(args, &mut ui),
         Command::Completions(args) => completions::script(args, &mut ui),
     };
     ui.finish();

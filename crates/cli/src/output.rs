@@ -6,16 +6,21 @@
 //! On purpose there is no writer, no clock and no colour here. Tables are in `ls.rs` and `show.rs`.
 
 mod election;
+mod page;
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
 
 use tenure::backend::{Holding, LockInfo, Loss, Waiting};
 use tenure::time::UnixMillis;
+use tenure::view::taken;
 use tenure::watch::{Event, EventKind};
 use tenure::{Fence, Holder, Key, Mode, Process};
 
 pub(crate) use election::{leadership, leading, lost_leadership, nobody_leads};
+
+pub(crate) use page::{demo, demo_killed, serving};
+pub(crate) use tenure::text::paste;
 
 use crate::text::{escape, exact, ordinal, shell_word, short};
 
@@ -84,19 +89,6 @@ fn kept_out_by(holders: &[Holding]) -> Vec<String> {
             .splice(0..0, taken(holders).map(|(used, of)| format!("{used} of {of} permits taken")));
     }
     parts
-}
-
-/// How many permits are taken, and the largest capacity in use. `None` if the key is not held as permits.
-pub(crate) fn taken(holders: &[Holding]) -> Option<(u32, u32)> {
-    let permits = |holding: &Holding| match holding.mode {
-        Mode::Permits { permits, capacity } => Some((permits, capacity)),
-        _ => None,
-    };
-    let all: Option<Vec<_>> = holders.iter().map(permits).collect();
-    let sum = |(used, of): (u32, u32), (more, capacity): (u32, u32)| {
-        (used.saturating_add(more), of.max(capacity))
-    };
-    all?.into_iter().reduce(sum)
 }
 
 /// How a claim holds a key or wants it, in a sentence.
@@ -258,13 +250,6 @@ fn holder_briefly(holder: &Holder) -> String {
 /// needed.
 pub(crate) fn hint_show(key: &str, option: Option<&str>) -> String {
     hint(&paste("show", option, key))
-}
-
-/// A command to paste into a shell, with its options before the key.
-pub(crate) fn paste(command: &str, options: Option<&str>, key: &str) -> String {
-    let options = options.map(|options| format!("{} ", escape(options))).unwrap_or_default();
-    let literal = if key.starts_with('-') { "-- " } else { "" };
-    format!("tenure {command} {options}{literal}{}", shell_word(key))
 }
 
 /// A lock of `tenure acquire` is not renewed: when it ends.

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
 use tenure::backend::{Holding, LockInfo, Waiting};
 use tenure::time::UnixMillis;
+use tenure::view::Showing;
 use tenure::{Holder, Key, Mode};
 
 use crate::args::{GlobalArgs, ShowArgs};
 use crate::error::{self, CliError};
-use crate::json::{LockView, SCHEMA, json, state, token_start};
+use crate::json::{json, state, token_start};
 use crate::ls;
 use crate::output;
 use crate::target::look_at;
@@ -39,13 +39,7 @@ fn look(args: &ShowArgs, flags: &GlobalArgs, ui: &mut Ui) -> Result<String, CliE
 }
 
 fn as_json(key: &Key, lock: Option<&LockInfo>) -> String {
-    #[derive(Serialize)]
-    struct Showing<'a> {
-        schema: u32,
-        key: &'a str,
-        lock: Option<LockView>,
-    }
-    json(&Showing { schema: SCHEMA, key: key.as_str(), lock: lock.map(LockView::of) })
+    json(&Showing::of(key.as_str(), lock))
 }
 
 fn in_full(lock: &LockInfo) -> String {

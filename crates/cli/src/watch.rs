@@ -7,14 +7,13 @@ use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use serde::Serialize;
-use tenure::backend::Holding;
+use tenure::view::EventView;
 use tenure::watch::{Event, EventKind};
-use tenure::{Error, Holder, Locker, Watch};
+use tenure::{Error, Locker, Watch};
 
 use crate::args::{GlobalArgs, WatchArgs};
 use crate::error::CliError;
-use crate::json::{HolderView, SCHEMA, json};
+use crate::json::json;
 use crate::output;
 use crate::signals::Signals;
 use crate::status::Outcome;
@@ -146,47 +145,11 @@ fn color(what: &EventKind) -> Option<&'static str> {
     }
 }
 
-/// One event, as one line of JSON.
-#[derive(Debug, Serialize)]
-struct EventView<'a> {
-    schema: u32,
-    at_unix_ms: u64,
-    event: &'a str,
-    key: &'a str,
-    holder: Option<HolderView>,
-    /// The previous holder, for a hand-over.
-    from: Option<HolderView>,
-    /// Who released the lock by force, and why.
-    by: Option<&'a str>,
-    /// `null` if the engine does not know the waiters.
-    waiters: Option<usize>,
-}
-
-impl<'a> EventView<'a> {
-    fn of(event: &'a Event) -> Self {
-        let view = |holder: &Option<Holder>, fence| {
-            holder.clone().map(|holder| HolderView::of(&Holding::new(holder, fence, None)))
-        };
-        EventView {
-            schema: SCHEMA,
-            at_unix_ms: event.at.0,
-            event: event.what.as_str(),
-            key: event.key.as_str(),
-            holder: view(&event.holder, event.fence),
-            from: view(&event.from, None),
-            by: match &event.what {
-                EventKind::Forced(by) => Some(by),
-                _ => None,
-            },
-            waiters: event.waiters,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::json::samples;
+    use tenure::Holder;
 
     /// Only the word for the event is coloured.
     #[test]

@@ -10,6 +10,7 @@
 
 mod sync;
 pub mod glob;
+pub mod text;
 mod join;
 mod token;
 mod fault;
@@ -45,6 +46,7 @@ mod run;
 mod multi;
 mod flush;
 pub mod watch;
+pub mod view;
 mod locker;
 mod semaphore;
 mod election;
