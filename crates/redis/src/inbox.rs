@@ -145,17 +145,11 @@ impl Inbox {
         }
     }
 
-    /// Makes sure that we know the waiters for a lock that we have held since `since`.
-    pub(crate) fn watch_contention(&self, since: Time) {
+    /// Makes sure that new waiters notify us, if one channel is enough for all locks. Returns whether we know the
+    /// waiters for a lock that we have held since `since`.
+    pub(crate) fn hears_waiters_since(&self, since: Time) -> bool {
         self.keep_up();
-        let subscription = &self.shared.subscription;
-        if subscription.opened().is_some_and(|at| at <= since) {
-            return;
-        }
-        subscription.missed.store(true, Ordering::SeqCst);
-        if subscription.open.borrow().is_some() {
-            self.shared.catch_up();
-        }
+        self.shared.subscription.opened().is_some_and(|at| at <= since)
     }
 
     /// Whether we would be notified of a grant in `slot`, by the server that commands go to.

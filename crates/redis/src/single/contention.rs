@@ -35,19 +35,20 @@ impl ContentionWatch {
     /// From now on new waiters for this lock notify our inbox. Waiters that had come before the last grant or
     /// renewal are known already.
     pub(crate) fn watch(&self, lease: &Lease) {
-        if !self.keys.has_slots() {
-            return self.inbox.watch_contention(lease.valid_until().before(lease.ttl()));
+        if self.keys.has_slots() {
+            let slot = self.keys.slot(lease.claim().key());
+            self.inbox.listen(slot);
+            self.inbox.keep(slot, lease.valid_until());
+        } else if self.inbox.hears_waiters_since(lease.valid_until().before(lease.ttl())) {
+            return;
         }
-        let slot = self.keys.slot(lease.claim().key());
-        self.inbox.listen(slot);
-        self.inbox.keep(slot, lease.valid_until());
         if let Ok(here) = Handle::try_current() {
             here.spawn(self.clone().refresh_contended(lease.claim().clone()));
         }
     }
 
-    /// Checks whether a waiter came before we were subscribed. With a channel for each slot this is frequent,
-    /// so only this lock is checked.
+    /// Checks whether a waiter came before we were subscribed. Only this lock is checked: many leases may be watched
+    /// at the same time.
     async fn refresh_contended(self, claim: Arc<Claim>) {
         let slot = self.keys.slot(claim.key());
         // If the subscription fails, the next renewal finds waiters.
