@@ -112,7 +112,7 @@ async fn t44_reconnecting_is_bounded() {
     let most = 4 * (8 + 2 * started.elapsed().as_secs() as usize);
     assert!((1..=most).contains(&tried), "{tried} connections, at most {most}");
     proxy.heal();
-    // With time-outs as short as these, a request without `wait` gives up before the pause between two attempts is over.
+    // With time-outs as short as these, a request without `wait` gives up before the pause between two attempts ends.
     let healed = a.lock("k").wait(Duration::from_secs(15));
     assert!(within("a lock", healed.into_future()).await.unwrap().is_held());
 }
