@@ -32,7 +32,7 @@ fn bench_on_a_server() {
 /// The embedded engine can be measured too. `memory:` is refused: it ends with the process.
 #[test]
 fn bench_without_a_server() {
-    let run = Space::new().done(["bench", "--time", "50ms", "--json"]);
+    let run = Space::new().done(["bench", "--time", "500ms", "--json"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let report: Value = serde_json::from_str(&run.out).unwrap();
     assert!(report["figures"][3]["samples"].as_u64().unwrap() > 1, "{report}");
