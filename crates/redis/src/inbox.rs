@@ -75,14 +75,12 @@ pub(crate) struct Subscription {
     cut: Notify,
     /// When the last subscription started: earlier messages may have been missed.
     opened: Mutex<Option<Time>>,
-    /// A lease relies on messages that may have been sent before we subscribed.
-    missed: AtomicBool,
 }
 
 impl Subscription {
     fn new() -> Self {
-        let (subscribed_epoch, cut, opened, missed) = Default::default();
-        Subscription { open: watch::Sender::new(None), subscribed_epoch, cut, opened, missed }
+        let (subscribed_epoch, cut, opened) = Default::default();
+        Subscription { open: watch::Sender::new(None), subscribed_epoch, cut, opened }
     }
 
     fn set(&self, epoch: Option<u64>) {
@@ -338,10 +336,11 @@ impl Shared {
     async fn listen(&self, live: &Arc<Connection>) -> EngineError {
         let _unsubscribed = UnsubscribedOnDrop::of(self);
         self.subscription.set(Some(live.epoch()));
+        // A claim that came to wait since the last subscription could not notify us, and will not try again. So every
+        // lease must read its flag.
         if self.subscription.opened().replace(self.server.clock().now()).is_some() {
-            self.subscription.missed.store(true, Ordering::SeqCst);
+            self.server.notify(Notice::Reconnected);
         }
-        self.catch_up();
         loop {
             tokio::select! {
                 () = self.subscription.cut.notified() => return self.link.give_up(live, "the inbox was cut"),
@@ -366,14 +365,6 @@ impl Shared {
                 Err(error) if !self.is_on(live) => return error,
                 _ => {}
             }
-        }
-    }
-
-    /// A claim that came to wait while we were not subscribed could not notify us, and will not try again.
-    /// So every lease must read its flag.
-    fn catch_up(&self) {
-        if self.subscription.missed.swap(false, Ordering::SeqCst) {
-            self.server.notify(Notice::Reconnected);
         }
     }
 
